@@ -1,0 +1,28 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: verify test lint clean
+
+verify: $(VENV)/installed
+	$(BIN)/fa4verify run gate
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The development tools come with both, so that `make verify` and `make test` share one environment.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . \
+	  hypothesis import-linter ml-dtypes mypy pytest-benchmark pytest-xdist ruff
+	touch $@
+
+clean:
+	rm -rf $(VENV)

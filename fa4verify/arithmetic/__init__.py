@@ -1,0 +1,1 @@
+"""The floor: number formats and device arithmetic. Knows nothing of attention."""

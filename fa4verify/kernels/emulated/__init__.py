@@ -1,0 +1,1 @@
+"""CPU models of kernels, bit for bit."""

@@ -1,0 +1,235 @@
+"""The nouns of fa4verify: what walks from room to room.
+
+Contract: frozen data without behaviour. What is written to disk (Case, Budget, Finding, Verdict, Record) is a msgspec
+struct and round-trips through strict JSON; what only lives in memory (Inputs, Output, Truth) is a dataclass holding
+tensors. Nothing here imports torch or numpy at run time.
+
+Shapes follow FlashAttention: q is (batch, seqlen_q, heads, head_dim), k is (batch, seqlen_k, heads_kv, head_dim),
+v is (batch, seqlen_k, heads_kv, head_dim_v), o is (batch, seqlen_q, heads, head_dim_v) in the input dtype and lse is
+float32 (batch, heads, seqlen_q), natural logarithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Operation = Literal["forward", "exp2"]
+DType = Literal["bf16", "fp16"]
+Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "SKIPPED", "CRASHED", "TIMEOUT"]
+BudgetKind = Literal["absolute", "ulp", "ratio_to_baseline", "ratio_to_floor", "expected_error", "equals"]
+Scalar = bool | int | float | str | None
+
+# The counters a kernel may report in Output.activity; a case may require any of them to be above zero.
+ACTIVITY = {
+    "rescales_done": "row and KV tile where the running maximum was adopted and O rescaled (the first tile not counted)",
+    "rescales_skipped": "row and KV tile where the maximum rose by no more than the threshold and was not adopted",
+    "emulated_exp2": "exponentials of P evaluated by the polynomial",
+    "hardware_exp2": "exponentials of P evaluated by MUFU",
+    "tiles_visited": "KV tiles visited, summed over rows",
+    "tiles_masked": "KV tiles visited by a row of which it may see no key",
+    "max_p": "largest P before rounding",
+    "rows_dominant_not_one": "rows whose largest weight entered PV as a P other than 1",
+    "p_saturated": "P values that the conversion clamped or turned into inf",
+}
+
+
+class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sizes of one attention problem; `heads` is a multiple of `heads_kv`, `head_dim_v` defaults to `head_dim`."""
+
+    batch: int = 1
+    seqlen_q: int = 1
+    seqlen_k: int = 1
+    heads: int = 1
+    heads_kv: int = 1
+    head_dim: int = 128
+    head_dim_v: int = 128
+
+
+class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named generator of inputs with its arguments (see `fa4verify list distributions`)."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One limit on one metric of one output tensor, and where the number comes from.
+
+    kind:
+      absolute           metric <= limit, in the metric's own unit
+      ulp                metric (an ulp quantile or count) <= limit, in ulp of the output dtype
+      ratio_to_baseline  metric <= limit * the same metric of the baseline kernel
+      ratio_to_floor     metric <= limit * the same metric of a correctly rounded output
+      expected_error     metric <= limit * the error that the model of a correct kernel predicts
+      equals             |metric - value| <= limit
+    """
+
+    name: str
+    tensor: str
+    metric: str
+    kind: BudgetKind
+    limit: float
+    provenance: str
+    value: float = 0.0
+
+
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to verify. `id` is readable, unique in its suite, and the only source of the seed.
+
+    `options` are keyword arguments of the kernel beyond FlashAttention's own (degree, rescale_threshold, ...);
+    `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE.
+    """
+
+    id: str
+    operation: Operation
+    kernel: str
+    distribution: Distribution
+    dtype: DType = "bf16"
+    shape: Shape = Shape()
+    causal: bool = False
+    window_size: tuple[int | None, int | None] = (None, None)
+    softcap: float = 0.0
+    learnable_sink: bool = False
+    softmax_scale: float | None = None
+    options: dict[str, Any] = {}
+    seed: int = 0
+    baseline: str | None = None
+    budgets: tuple[Budget, ...] = ()
+    requires: tuple[str, ...] = ()
+    timeout_s: float = 120.0
+    suite: str = ""
+
+
+class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the records of a suite become curves: one table for each combination of `tables`, a line for each value of
+    `rows`, a column for each of `columns` and `values`.
+
+    `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
+    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record. `relative_to` is the row
+    whose value the ratios divide by.
+    """
+
+    rows: str
+    columns: tuple[str, ...]
+    values: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    relative_to: Scalar = None
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A named list of cases. With a `study`, a FAIL is a point of the curve, not of the exit code."""
+
+    name: str
+    about: str
+    cases: tuple[Case, ...]
+    study: Study | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors as drawn, exactly representable in the case's dtype.
+
+    forward: q, k, v and, with a learnable sink, `learnable_sink` float32 (heads,). exp2: `x` float32 (n,).
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a kernel gave.
+
+    `activity` counts what the kernel did over the whole call (rescales_done, rescales_skipped, emulated_exp2,
+    hardware_exp2, tiles_masked, max_p, ...); `activity_per_row` holds the counters that exist per row as
+    (batch, heads, seqlen_q) integer arrays. `provenance` says what ran (package versions, device, model).
+    """
+
+    o: torch.Tensor | None = None
+    lse: torch.Tensor | None = None
+    y: torch.Tensor | None = None
+    activity: Mapping[str, float] = field(default_factory=dict)
+    activity_per_row: Mapping[str, np.ndarray] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The reference's values in float64, one array for each output tensor, shaped like the output.
+
+    `radius` bounds |value - exact| for each tensor, certified by ball arithmetic on the sampled rows in
+    `sampled_rows` ((n, 3) indices batch, head, row). `moments` holds what the model of a correct kernel's error is
+    made of (docs/budgets.md), where a budget asks for it: `spread` = sqrt(sum_j w_j^2 v_j^2), shaped like o, and
+    `row_max` = the largest scaled score in nats, shaped like lse.
+    """
+
+    tensors: Mapping[str, np.ndarray]
+    radius: Mapping[str, float] = field(default_factory=dict)
+    sampled_rows: np.ndarray | None = None
+    moments: Mapping[str, np.ndarray] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was measured on one tensor: finite numbers only (docs/metrics.md lists them).
+
+    `where` gives the index of the element or row that decided a maximum. `classes` counts elements by class of
+    expected and actual value, "finite>nan": 3 and the like; only pairs that occur are listed.
+    """
+
+    values: dict[str, float]
+    where: dict[str, tuple[int, ...]] = {}
+    classes: dict[str, int] = {}
+
+
+class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One sentence of a verdict: what was measured against what, where, and how to see it again."""
+
+    message: str
+    tensor: str | None = None
+    metric: str | None = None
+    value: float | None = None
+    limit: float | None = None
+    where: tuple[int, ...] | None = None
+    budget: str | None = None
+    passed: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome with its findings. A PASS without a passed budget cannot be built."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.outcome == "PASS" and not any(finding.passed for finding in self.findings):
+            raise ValueError("a PASS needs at least one budget that was measured and held")
+        if self.outcome == "PASS" and not all(finding.passed for finding in self.findings):
+            raise ValueError("a PASS cannot hold a finding that failed")
+        if self.outcome != "PASS" and not self.findings:
+            raise ValueError(f"a verdict {self.outcome} needs a finding that says why")
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A case, what was measured and the verdict: one line of a run file.
+
+    `metrics` and `baseline` (the baseline kernel on the same inputs) are keyed by tensor; `checked[tensor]` is
+    "checked" or the reason why not. `seconds` holds the wall time of each stage. `command` reruns the case.
+    """
+
+    case: Case
+    verdict: Verdict
+    metrics: dict[str, Metrics] = {}
+    baseline: dict[str, Metrics] = {}
+    activity: dict[str, float] = {}
+    checked: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    provenance: dict[str, str] = {}
+    command: str = ""
