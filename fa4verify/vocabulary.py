@@ -85,7 +85,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to verify. `id` is readable, unique in its suite, and the only source of the seed.
 
     `options` are keyword arguments of the kernel beyond FlashAttention's own (degree, rescale_threshold, ...);
-    `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE.
+    `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE; `substituted` says
+    that the kernel stands in place of the suite's own (`--kernel`).
     """
 
     id: str
@@ -106,6 +107,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requires: tuple[str, ...] = ()
     timeout_s: float = 120.0
     suite: str = ""
+    substituted: bool = False
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
