@@ -31,7 +31,7 @@ FUNCTIONS = ("ex2", "rcp", "lg2")
 MUTANT = {"ex2": 5_892, "rcp": 161_280, "lg2": 12_559}
 BLOCKS = 512  # one for each sign and exponent
 COUNTERS = 4  # mismatches, mutant mismatches, NaN results, first mismatching input (all ones: none)
-# Pairs (a, b) whose product, fma(a, b, 0) or sum the device is asked to round and flush; answers are recorded, not judged.
+# Pairs (a, b) whose product, fma(a, b, 0) and sum the device rounds and flushes; recorded, not judged.
 PAIRS = (
     (0x3F7FFFFF, 0x00800000),  # (1 - 2^-24) * 2^-126: tiny before rounding, 2^-126 after it
     (0x3F7FFFFF, 0x80800000),
@@ -346,7 +346,7 @@ def examine(device: Device, kernels: dict[str, ctypes.c_void_p], function: str, 
 
 
 def round_and_flush(device: Device, kernel: ctypes.c_void_p) -> list[dict[str, str]]:
-    """What the device answers on `PAIRS`, one row a pair."""
+    """Ask the device for its answers on `PAIRS`, one row a pair."""
     operands = [device.upload((ctypes.c_uint32 * len(PAIRS))(*side)) for side in zip(*PAIRS, strict=True)]
     answer_type = ctypes.c_uint32 * (len(PAIRS) * len(ROUNDINGS))
     answers = device.upload(answer_type())
