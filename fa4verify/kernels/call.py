@@ -1,0 +1,126 @@
+"""Run the kernel of a case, and hold it to the shape of an Output.
+
+Contract: the kernel gets only what the case uses (so that one without softcap serves every case without softcap), and
+what it returns is checked before anybody measures it: types, shapes, dtypes, and that the inputs are as they were.
+Values are not judged here; NaN is a value. Costs one copy of the inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from fa4verify.kernels.interface import ContractViolation, Unsupported
+from fa4verify.kernels.registry import kernel
+from fa4verify.vocabulary import Case, Inputs, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+_FLASH_ATTENTION = ("causal", "window_size", "softcap", "learnable_sink", "softmax_scale")
+
+
+def run(case: Case, inputs: Inputs) -> Output:
+    """Run the kernel that the case names on these inputs.
+
+    Returns
+    -------
+    Output
+        o in the dtype of q, shape (batch, seqlen_q, heads, head_dim_v); lse float32, (batch, heads, seqlen_q) or None.
+        For exp2, y float32, shaped like x. Tensors are on the CPU and detached.
+
+    Raises
+    ------
+    Unsupported
+        The kernel does not do what the case asks for.
+    ContractViolation
+        It returned something else, or wrote to its inputs.
+    """
+    under_test = kernel(case.kernel)
+    tensors = inputs.tensors
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    if case.operation == "exp2":
+        exp2: Callable[..., Output] | None = getattr(under_test, "exp2", None)
+        if exp2 is None:
+            raise Unsupported(f"{case.kernel} has no exp2")
+        _check_options(case.kernel, exp2, {}, case.options)
+        output = exp2(tensors["x"], **case.options)
+    else:
+        options = _flash_attention_options(case, inputs)
+        _check_options(case.kernel, under_test.forward, options, case.options)
+        output = under_test.forward(tensors["q"], tensors["k"], tensors["v"], **options, **case.options)
+    for name, tensor in tensors.items():
+        if not _same_bits(before[name], tensor):
+            raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
+    return _checked(case, inputs, output)
+
+
+def _flash_attention_options(case: Case, inputs: Inputs) -> dict[str, Any]:
+    """Return causal and softmax_scale, and of the others those that differ from their default."""
+    options: dict[str, Any] = {"causal": case.causal, "softmax_scale": case.softmax_scale}
+    if case.window_size != (None, None):
+        options["window_size"] = case.window_size
+    if case.softcap:
+        options["softcap"] = case.softcap
+    if case.learnable_sink:
+        options["learnable_sink"] = inputs.tensors["learnable_sink"]
+    return options
+
+
+def _check_options(
+    name: str, function: Callable[..., Output], features: Mapping[str, Any], own: Mapping[str, Any]
+) -> None:
+    """Decline a feature of FlashAttention that the kernel lacks; refuse an option of its own that it does not know."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for feature in features:
+        if feature not in parameters:
+            raise Unsupported(f"{name} does not take {feature}")
+    known = [parameter for parameter in parameters if parameter not in ("q", "k", "v", "x", *_FLASH_ATTENTION)]
+    for option in own:
+        if option not in known:
+            close = get_close_matches(option, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+            raise TypeError(f"{name} has no option {option!r}; {hint}")
+
+
+def _checked(case: Case, inputs: Inputs, output: Any) -> Output:
+    """Return the output with its tensors on the CPU, or raise ContractViolation."""
+    import torch
+
+    if not isinstance(output, Output):
+        raise ContractViolation(f"{case.kernel} returned a {type(output).__name__}, expected an Output")
+    if case.operation == "exp2":
+        x = inputs.tensors["x"]
+        return replace(output, y=_tensor("y", output.y, tuple(x.shape), torch.float32))
+    q, v = inputs.tensors["q"], inputs.tensors["v"]
+    batch, seqlen_q, heads, _ = q.shape
+    o = _tensor("o", output.o, (batch, seqlen_q, heads, v.shape[-1]), q.dtype)
+    lse = output.lse
+    if lse is not None:
+        lse = _tensor("lse", lse, (batch, heads, seqlen_q), torch.float32)
+    return replace(output, o=o, lse=lse)
+
+
+def _tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    expected = f"expected a torch.Tensor {shape} {dtype}"
+    if not isinstance(tensor, torch.Tensor):
+        raise ContractViolation(f"{name}: {expected}, got {type(tensor).__name__}")
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise ContractViolation(f"{name}: {expected}, got {tuple(tensor.shape)} {tensor.dtype}")
+    return tensor.detach().cpu()
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors hold the same bits; NaN equals itself, unlike under `==`."""
+    import torch
+
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return a.shape == b.shape and torch.equal(a.view(integers), b.view(integers))

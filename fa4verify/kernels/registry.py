@@ -1,0 +1,119 @@
+"""Names of kernels, and the way from a name to the object.
+
+Contract: looking up names imports nothing; `kernel(name)` imports the one module that it needs. A name with a colon,
+`package.module:attribute`, is a user's kernel: a function or an object with `.forward`. Nothing here touches
+`sys.path`; the doors put the current directory on it, as `python -m` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from fa4verify.kernels.interface import Kernel, UnknownKernel, Unsupported
+from fa4verify.kernels.user import UserKernel
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One row of the registry: where the kernel lives (None: not written yet) and what it needs to be importable."""
+
+    home: str | None
+    about: str
+    needs: tuple[str, ...] = ()
+    reason: str = ""
+
+
+_EMULATION = ("numba", "numpy", "torch")
+_REGISTRY = {
+    "standard": _Entry(
+        "fa4verify.kernels.emulated.standard:STANDARD",
+        "attention with S, scaled S, P and O each stored in the 16-bit dtype",
+        _EMULATION,
+    ),
+    "fa4-sm90": _Entry(
+        "fa4verify.kernels.emulated.fa4_sm90:FA4_SM90",
+        "FlashAttention-4 forward on Hopper, bit for bit",
+        _EMULATION,
+    ),
+    "fa4-sm100": _Entry(
+        "fa4verify.kernels.emulated.fa4_sm100:FA4_SM100",
+        "FlashAttention-4 forward on Blackwell: emulated exp2, conditional rescale",
+        _EMULATION,
+    ),
+    "flash2": _Entry(
+        "fa4verify.kernels.emulated.flash2:FLASH2",
+        "FlashAttention-2: online softmax, MUFU exp2, rescale always, KV left to right",
+        _EMULATION,
+    ),
+    "flash-attn-4": _Entry(
+        None,
+        "FlashAttention-4 itself on a GPU",
+        reason="this version has no GPU kernels yet; bring it as your own: --kernel package.module:function",
+    ),
+    "fa4@sm_90a": _Entry(
+        None,
+        "FlashAttention-4's compiled Hopper kernel, executed on a CPU",
+        reason="this version of fa4verify has no PTX machine yet",
+    ),
+}
+
+
+def names() -> dict[str, str]:
+    """Return every registered name with its one-line description."""
+    return {name: entry.about for name, entry in _REGISTRY.items()}
+
+
+def availability(name: str) -> str | None:
+    """Return None where the registered kernel can run here, else the reason why not."""
+    entry = _REGISTRY[name]
+    if entry.home is None:
+        return entry.reason
+    missing = [package for package in (*entry.needs, entry.home.split(":")[0]) if find_spec(package) is None]
+    return f"needs {', '.join(missing)}, which cannot be imported here" if missing else None
+
+
+def kernel(name: str) -> Kernel:
+    """Return the kernel of a registered name or of an import string `package.module:attribute`.
+
+    Raises
+    ------
+    UnknownKernel
+        The name is not registered, or the import string leads nowhere.
+    Unsupported
+        The name is registered but cannot run here.
+    """
+    if ":" in name:
+        return _imported(name)
+    if name not in _REGISTRY:
+        close = get_close_matches(name, _REGISTRY, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_REGISTRY)}"
+        raise UnknownKernel(f"unknown kernel {name!r}; {hint} Your own kernel: package.module:attribute")
+    reason = availability(name)
+    if reason:
+        raise Unsupported(f"{name}: {reason}")
+    module, attribute = str(_REGISTRY[name].home).split(":")
+    found: Kernel = getattr(import_module(module), attribute)
+    return found
+
+
+def _imported(name: str) -> UserKernel:
+    """Resolve `package.module:attribute`, dots in the attribute included; every failure becomes one line."""
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:
+        line = " ".join(str(error).split())
+        raise UnknownKernel(
+            f"kernel {name!r}: cannot import {module_name!r}: {type(error).__name__}: {line}"
+        ) from error
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            close = get_close_matches(attribute, dir(found), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UnknownKernel(f"kernel {name!r}: no attribute {attribute!r} in {module_name!r}{hint}")
+        found = getattr(found, attribute)
+    return UserKernel(name, found)

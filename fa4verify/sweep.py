@@ -1,0 +1,205 @@
+"""Many cases in worker processes: a kernel that hangs, dies or prints costs one Record, never the run.
+
+Contract: `sweep` yields one Record for every case, in the order of completion. A case that outlives its `timeout_s` is
+a TIMEOUT and its worker is killed; a worker that dies is a CRASHED with its exit code or signal and the last thing it
+said. Starting a worker (imports, a few seconds) does not count against a case. Ctrl-C, or closing the iterator, kills
+the workers at once; everything yielded before is yours.
+
+Workers are spawned, not forked: torch's and BLAS's thread pools and CUDA do not survive a fork. They see the parent's
+`sys.path` and current directory, and each is limited to its share of the cores. Verdicts do not depend on the number
+of workers.
+Known failure mode: a kernel that starts processes of its own leaves them behind when it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pebble import ProcessExpired, ProcessPool
+
+from fa4verify.vocabulary import Case, Finding, Outcome, Record, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+_POLL_S = 0.1  # how late `on_start` may be told
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def sweep(
+    cases: Iterable[Case], *, workers: int | None = None, on_start: Callable[[Case], None] | None = None
+) -> Iterator[Record]:
+    """Verify cases in `workers` processes (default: one for each physical core available), yield Records as completed.
+
+    `on_start(case)` is called in this process when a worker takes the case.
+    """
+    todo = tuple(cases)
+    if todo:
+        with Workers(min(workers or default_workers(), len(todo))) as pool:
+            yield from pool.verify(todo, on_start=on_start)
+
+
+class Workers:
+    """Worker processes that outlive a sweep; started by the first case."""
+
+    def __init__(self, count: int, *, threads: int | None = None) -> None:
+        self.count = count
+        self.threads = threads or max(1, default_workers() // count)
+        self._logs = tempfile.TemporaryDirectory(prefix="fa4verify-")
+        self._pool = self._new_pool()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill the workers, whatever they are doing."""
+        _kill(self._pool)
+        self._logs.cleanup()
+
+    def verify(self, cases: Iterable[Case], *, on_start: Callable[[Case], None] | None = None) -> Iterator[Record]:
+        """Yield the Record of each case as it is completed."""
+        waiting = deque(cases)
+        running: dict[Future[Record], Case] = {}
+        announced: set[str] = set()
+        while waiting or running:
+            while waiting and len(running) < self.count:
+                case = waiting.popleft()
+                running[self._schedule(case)] = case
+            done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            for future, case in running.items():
+                if on_start and case.id not in announced and (future.running() or future in done):
+                    announced.add(case.id)
+                    on_start(case)
+            for future in done:
+                yield self._record(running.pop(future), future)
+
+    def _new_pool(self) -> ProcessPool:
+        return ProcessPool(
+            self.count, initializer=_start_worker, initargs=(self.threads, self._logs.name), context=_QuietSpawn()
+        )
+
+    def _schedule(self, case: Case) -> Future[Record]:
+        if not self._pool.active:  # an idle worker died, or none could start
+            _kill(self._pool)
+            self._pool = self._new_pool()
+        return self._pool.schedule(_verify, args=[case], timeout=case.timeout_s)
+
+    def _record(self, case: Case, future: Future[Record]) -> Record:
+        error = future.exception()
+        if error is None:
+            return future.result()
+        if isinstance(error, TimeoutError):
+            return _ended(case, "TIMEOUT", f"no result after {case.timeout_s:g} s (timeout_s); the worker was killed")
+        if isinstance(error, ProcessExpired):
+            said = _last_words(Path(self._logs.name, str(error.pid)))
+            return _ended(case, "CRASHED", f"the worker process died: {_cause(error.exitcode)}{said}")
+        return _ended(case, "CRASHED", f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _kill(pool: ProcessPool) -> None:
+    # pebble leaves `stop` untyped
+    pool.stop()  # type: ignore[no-untyped-call]
+    pool.join()
+
+
+def default_workers() -> int:
+    """Return the number of physical cores that this process may use, the container's CPU quota respected."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {_read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus}
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    allowed = int(quota) // int(period) if quota.isdigit() and period.isdigit() else len(cores)
+    return max(1, min(len(cores), allowed))
+
+
+def _ended(case: Case, outcome: Outcome, why: str) -> Record:
+    """Return the Record of a case that its worker did not live to give."""
+    from fa4verify.verify import command
+
+    return Record(case=case, verdict=Verdict(outcome, (Finding(message=why),)), command=command(case))
+
+
+def _cause(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"exit code {exitcode}"
+    hint = ", out of memory?" if -exitcode == signal.SIGKILL else ""
+    return f"signal {-exitcode} ({signal.Signals(-exitcode).name}{hint})"
+
+
+def _last_words(log: Path) -> str:
+    """Return what a dead worker said last: the interpreter's own report of a fatal error, else the last line."""
+    lines = [line.strip() for line in _read(log).splitlines() if line.strip()]
+    fatal = [line for line in lines if line.startswith("Fatal Python error")]
+    return f"; it said: {(fatal or lines)[-1][:200]}" if lines else ""
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class _QuietProcess(SpawnProcess):
+    """A worker born with SIGINT blocked: Ctrl-C while it imports would print its traceback into the report."""
+
+    def start(self) -> None:
+        old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+class _QuietSpawn(SpawnContext):
+    Process = _QuietProcess
+
+
+def _start_worker(threads: int, logs: str) -> None:
+    """Prepare a worker: its share of threads, its output to a log, default signals, the heavy imports.
+
+    pebble has set SIGINT to be ignored. SIGTERM kills at once: its own handler waits for Python to come back, which a
+    compiled loop does not do.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    log = os.open(Path(logs, str(os.getpid())), os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.close(log)
+    for text in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+
+    import threadpoolctl
+    import torch
+
+    import fa4verify.verify  # noqa: F401 - so that the first case does not pay for the import
+
+    torch.set_num_threads(threads)
+    threadpoolctl.threadpool_limits(limits=threads)
+
+
+def _verify(case: Case) -> Record:
+    """Verify one case, in a worker; its log starts empty."""
+    from fa4verify.verify import verify
+
+    sys.stdout.flush()
+    os.ftruncate(1, 0)
+    return verify(case)
