@@ -1,1 +1,5 @@
-"""The floor: number formats and device arithmetic. Knows nothing of attention."""
+"""The floor: number formats and device arithmetic, bit for bit. Knows nothing of attention.
+
+`formats` rounds once, `fma` holds single fp32 operations, `mufu` the special-function unit, `exp2` FA4's software
+exponential and `mma` the tensor cores. docs/arithmetic.md says how each claim was measured.
+"""

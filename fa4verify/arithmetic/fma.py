@@ -1,0 +1,132 @@
+"""Single fp32 operations as the device does them: FMA, and addition toward minus infinity, with and without ftz.
+
+Contract: one rounding each. `fma` is LLVM's fma intrinsic (an instruction where the processor has one, else the C
+library's fmaf), never a multiplication and an addition in float64: that rounds twice and is wrong on half of the
+adversarial set of tests/arithmetic/test_fma.py. Numba contracts nothing by itself (fastmath is off), so `a * b + c`
+stays two roundings; the tests hold it to that.
+The `_ftz` forms flush subnormal operands and results to zero of the same sign. Known limit: a product whose exact value
+lies just below 2^-126 and rounds up to it is kept as 2^-126; on sums, which FA4 uses, the question cannot arise.
+`add_rm` is PTX add.rm.f32: an exact zero sum of unlike signs is -0, overflow upward stops at the largest number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+from numba.extending import intrinsic
+
+from fa4verify.arithmetic.bits import bits_of, float_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+_MIN_NORMAL = np.float32(2.0**-126)
+_ZERO = np.float32(0.0)
+_SIGN = np.uint32(0x80000000)
+_STEP = np.uint32(1)
+
+
+@intrinsic
+def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return a(a, a, a), generate
+
+
+@njit(cache=True)
+def fma(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c of float32 scalars, rounded once (PTX fma.rn.f32)."""
+    return _fused(np.float32(a), np.float32(b), np.float32(c))
+
+
+@njit(cache=True)
+def add_rm(a, b):  # type: ignore[no-untyped-def]
+    """Return a + b of float32 scalars, rounded toward minus infinity (PTX add.rm.f32).
+
+    The float64 sum and its error (Knuth's two-sum, which cannot overflow here) say on which side of the nearest float32
+    the exact sum lies.
+    """
+    x, y = np.float64(a), np.float64(b)
+    total = x + y
+    shadow = total - x
+    error = (x - (total - shadow)) + (y - shadow)
+    nearest = np.float32(total)
+    back = np.float64(nearest)
+    bits = bits_of(nearest)
+    below = float_of(bits + _STEP, nearest) if nearest < _ZERO else float_of(bits - _STEP, nearest)
+    result = below if back > total or (back == total and error < 0.0) else nearest
+    if total == 0.0:
+        result = float_of((bits_of(a) | bits_of(b)) & _SIGN, nearest)
+    return result
+
+
+@njit(cache=True)
+def flush(x):  # type: ignore[no-untyped-def]
+    """Return a float32 scalar with subnormals replaced by zero of the same sign."""
+    return float_of(bits_of(x) & _SIGN, x) if abs(x) < _MIN_NORMAL else x
+
+
+@njit(cache=True)
+def fma_ftz(a, b, c):  # type: ignore[no-untyped-def]
+    """Return PTX fma.rn.ftz.f32 of float32 scalars."""
+    return flush(fma(flush(a), flush(b), flush(c)))
+
+
+@njit(cache=True)
+def mul_ftz(a, b):  # type: ignore[no-untyped-def]
+    """Return PTX mul.rn.ftz.f32 of float32 scalars."""
+    return flush(flush(a) * flush(b))
+
+
+@njit(cache=True)
+def add_ftz(a, b):  # type: ignore[no-untyped-def]
+    """Return PTX add.rn.ftz.f32 of float32 scalars."""
+    return flush(flush(a) + flush(b))
+
+
+@njit(cache=True)
+def add_rm_ftz(a, b):  # type: ignore[no-untyped-def]
+    """Return PTX add.rm.ftz.f32 of float32 scalars."""
+    return flush(add_rm(flush(a), flush(b)))
+
+
+@njit(cache=True)
+def _fma_each(a, b, c, out, ftz):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = fma_ftz(a[i], b[i], c[i]) if ftz else fma(a[i], b[i], c[i])
+
+
+@njit(cache=True)
+def _add_rm_each(a, b, out, ftz):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = add_rm_ftz(a[i], b[i]) if ftz else add_rm(a[i], b[i])
+
+
+def float32_operands(*operands: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], ...]:
+    """Return the operands broadcast against each other and contiguous; TypeError unless each is float32."""
+    arrays = [np.asarray(operand) for operand in operands]
+    for array in arrays:
+        if array.dtype != np.float32:
+            raise TypeError(f"expected float32, got {array.dtype}: round to float32 first, so that it is seen")
+    return tuple(np.ascontiguousarray(array) for array in np.broadcast_arrays(*arrays))
+
+
+def fma_array(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, *, ftz: bool = False) -> npt.NDArray[np.float32]:
+    """Return a * b + c of float32 arrays, one rounding an element; operands broadcast."""
+    first, second, third = float32_operands(a, b, c)
+    out = np.empty(first.size, np.float32)
+    _fma_each(first.reshape(-1), second.reshape(-1), third.reshape(-1), out, ftz)
+    return out.reshape(first.shape)
+
+
+def add_rm_array(a: npt.ArrayLike, b: npt.ArrayLike, *, ftz: bool = False) -> npt.NDArray[np.float32]:
+    """Return a + b of float32 arrays, rounded toward minus infinity; operands broadcast."""
+    first, second = float32_operands(a, b)
+    out = np.empty(first.size, np.float32)
+    _add_rm_each(first.reshape(-1), second.reshape(-1), out, ftz)
+    return out.reshape(first.shape)
