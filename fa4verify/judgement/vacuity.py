@@ -1,0 +1,145 @@
+"""A case whose budgets a trivial output would pass judges nothing, and is refused.
+
+Contract: zeros, the truth's mean everywhere, noise of the truth's mean and scale, and the truth's own elements
+shuffled are put through the case's budgets, tensor by tensor; whichever passes all budgets of a tensor is named. A
+trivial output that is the truth to within four rounding floors is no counterexample (V = 1 makes O constant) and is
+left out, but one must remain. Shuffling also catches a budget that looks at the distribution of values only.
+Fails to notice a budget that is lax without being vacuous: mutants are for that (design rule 8).
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fa4verify.arithmetic.formats import round_to
+from fa4verify.judgement.budgets import Evaluation, evaluate
+from fa4verify.judgement.layout import layout
+from fa4verify.judgement.metrics import measure
+from fa4verify.vocabulary import Budget, Case, Metrics, Output, Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    Trivial = Callable[[NDArray[np.float64], np.random.Generator], NDArray[np.float64]]
+
+# Within this many rounding floors a trivial output counts as the truth itself.
+INDISTINGUISHABLE = 4.0
+# Queries are thinned evenly so that no more than about this many elements are tried.
+ELEMENTS = 1 << 18
+
+
+def _zeros(finite: NDArray[np.float64], _: np.random.Generator) -> NDArray[np.float64]:
+    return np.zeros_like(finite)
+
+
+def _mean(finite: NDArray[np.float64], _: np.random.Generator) -> NDArray[np.float64]:
+    return np.full_like(finite, finite.mean())
+
+
+def _noise(finite: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+    """Noise of the truth's mean and deviation; where it has none, of its size; where that is 0 too, of size 1."""
+    mean = float(finite.mean())
+    scale = float(finite.std()) or abs(mean) or 1.0
+    return mean + scale * generator.standard_normal(finite.shape)
+
+
+def _shuffled(finite: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.float64]:
+    return generator.permutation(finite)
+
+
+TRIVIAL: dict[str, Trivial] = {
+    "zeros": _zeros,
+    "the truth's mean everywhere": _mean,
+    "noise of the truth's scale": _noise,
+    "the truth's elements shuffled": _shuffled,
+}
+
+
+def admit(case: Case, truth: Truth, baseline_metrics: Mapping[str, Metrics]) -> list[str]:
+    """Return the reasons to refuse the case, none if its budgets can tell attention from something trivial."""
+    reasons = []
+    for tensor in sorted({budget.tensor for budget in case.budgets}):
+        if tensor not in truth.tensors:
+            reasons.append(f"a budget is on {tensor}, of which a {case.operation} has no truth")
+        elif truth.tensors[tensor].size:
+            reasons.extend(_refusals(case, tensor, _part(truth, tensor), baseline_metrics))
+    return reasons
+
+
+def _refusals(case: Case, tensor: str, truth: Truth, baseline: Mapping[str, Metrics]) -> Iterator[str]:
+    budgets = [budget for budget in case.budgets if budget.tensor == tensor]
+    tried = 0
+    for name, values in _outputs(case, tensor, truth):
+        metrics = measure(case, _as_output(tensor, values), truth)
+        measured = metrics[tensor].values
+        same_class = not measured["nonfinite_mismatches"] and not measured.get("keyless_rows_not_zero")
+        if same_class and _is_the_truth(measured):
+            continue
+        tried += 1
+        answers = [evaluate(budget, case, metrics, baseline) for budget in budgets]
+        unsaid = [answer for answer in answers if answer.held is None]
+        if unsaid and "rmse" in measured:
+            yield f"{tensor}: budget {unsaid[0].budget.name} cannot be evaluated: {unsaid[0].words}"
+            return
+        if same_class and all(answer.held for answer in answers):
+            yield f"{tensor}: {name} would pass {'; '.join(map(_told, answers))}"
+    if not tried:
+        yield f"{tensor}: zeros, a constant and noise are all the truth itself; no budget can fail"
+
+
+def _outputs(case: Case, tensor: str, truth: Truth) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yield trivial outputs by name: trivial where the truth is finite, right in class elsewhere."""
+    exact = truth.tensors[tensor]
+    shape = layout(case, tensor, exact.shape)
+    finite = np.isfinite(exact)
+    generator = np.random.Generator(np.random.Philox(key=zlib.crc32(f"{case.id}/{tensor}".encode())))
+    if not finite.any():  # then the table of classes is all there is to break
+        yield "finite numbers", generator.standard_normal(exact.shape)
+        return
+    for name, make in TRIVIAL.items():
+        values = exact.copy()
+        values[finite] = make(exact[finite], generator)
+        yield name, round_to(values, shape.format)
+
+
+def _as_output(tensor: str, values: NDArray[np.float64]) -> Output:
+    given = torch.from_numpy(values)
+    return {"o": Output(o=given), "lse": Output(lse=given), "y": Output(y=given)}[tensor]
+
+
+def _is_the_truth(values: Mapping[str, float]) -> bool:
+    return "rmse" in values and values["rmse"] <= INDISTINGUISHABLE * values["floor_rmse"]
+
+
+def _told(answer: Evaluation) -> str:
+    budget: Budget = answer.budget
+    if answer.value is None or answer.limit is None:
+        return f"{budget.name} ({answer.words})"
+    return f"{budget.name} ({budget.metric} {answer.value:.3g}, limit {answer.limit:.3g} {answer.words})"
+
+
+def _part(truth: Truth, tensor: str) -> Truth:
+    """Return the truth of one tensor, at evenly spaced queries only where it is large."""
+    size = truth.tensors[tensor].size
+    queries = {"o": 1, "lse": 2, "y": 0}.get(tensor, 0)
+    count = truth.tensors[tensor].shape[queries]
+    keep = max(1, int(count * min(1.0, ELEMENTS / size)))
+    rows = np.linspace(0, count - 1, keep).astype(np.int64)
+    names = {"o": ("o", "lse")}.get(tensor, (tensor,))
+    axis = {"o": 1, "spread": 1, "lse": 2, "row_max": 2, "y": 0, "declared": 0}
+
+    def cut(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values if keep == count else np.take(values, rows, axis=axis[name])
+
+    tensors = {name: cut(name, np.asarray(truth.tensors[name])) for name in names if name in truth.tensors}
+    moments = {name: cut(name, np.asarray(values)) for name, values in truth.moments.items() if name in axis}
+    if tensor == "y":
+        moments = {name: values for name, values in moments.items() if name == "declared"}
+    return replace(truth, tensors=tensors, moments=moments)
