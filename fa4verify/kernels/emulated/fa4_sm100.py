@@ -1,0 +1,170 @@
+"""FlashAttention-4's forward on Blackwell, with every compile-time number an argument.
+
+Contract: the arithmetic of `flash_attn.cute` 4.0.0b36 compiled for sm_100a: polynomial exp2 on the columns FA4
+emulates for the shape, conditional rescale, sums in eight partials. What is not proved on a device: the tensor core
+(published model of tcgen05; `cta_group::2` taken to be the same), MUFU (the tables of an H200), softcap's
+`tanh.approx` (correctly rounded tanh instead). Dense inputs, one split.
+
+Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
+the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
+rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P; p_dtype None (that of
+the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating. An 8-bit P multiplies V in its 16-bit dtype on the 16-bit
+tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K and V as well).
+disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
+
+Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
+Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array
+from fa4verify.kernels import Unsupported
+from fa4verify.kernels.emulated.fa4_sm90 import ALIGNMENT, FA4_VERSION
+from fa4verify.kernels.emulated.launch import Launch, attention, check
+from fa4verify.kernels.emulated.online import FORMAT_CODES
+from fa4verify.kernels.emulated.tuning_sm100 import B200_SMS, TILE_N, configure, emulated_columns
+from fa4verify.kernels.emulated.visibility import resolve
+from fa4verify.vocabulary import Output
+
+Columns = Literal["all", "none"] | Sequence[int] | None
+
+
+class Fa4Sm100:
+    """The kernel object of room 2."""
+
+    name = "fa4-sm100"
+    description = "FlashAttention-4 forward on Blackwell: polynomial exp2, conditional rescale, all numbers arguments"
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: tuple[int | None, int | None] = (None, None),
+        softcap: float = 0.0,
+        learnable_sink: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        degree: int = 3,
+        coefficients: Sequence[float] | None = None,
+        ex2_emu_freq: int | None = None,
+        ex2_emu_res: int = 4,
+        ex2_emu_start_frg: int | None = None,
+        emulated_columns: Columns = None,
+        rescale_threshold: float = 8.0,
+        max_offset: float = 0.0,
+        p_dtype: str | None = None,
+        disable_2cta: bool = False,
+        pack_gqa: bool | None = None,
+        num_sms: int = B200_SMS,
+    ) -> Output:
+        """Return o (batch, seqlen_q, heads, head_dim_v) in the dtype of q, and lse (batch, heads, seqlen_q)."""
+        check(q, k, v, softcap, learnable_sink)
+        batch, seqlen_q, heads, head_dim = q.shape
+        heads_kv, head_dim_v = v.shape[2:]
+        _check_head_dims(head_dim, head_dim_v)
+        if p_dtype is not None and p_dtype not in FORMAT_CODES:
+            raise ValueError(f"p_dtype {p_dtype!r}: expected one of {', '.join(FORMAT_CODES)}")
+        mask = resolve(causal, window_size)
+        chosen = configure(
+            head_dim=head_dim,
+            head_dim_v=head_dim_v,
+            seqlen_q=seqlen_q,
+            batch=batch,
+            heads=heads,
+            heads_kv=heads_kv,
+            causal=mask.causal,
+            local=mask.local,
+            modified=bool(softcap) or learnable_sink is not None,
+            pack_gqa=pack_gqa,
+            disable_2cta=disable_2cta,
+            num_sms=num_sms,
+        )
+        columns = _columns(
+            emulated_columns,
+            chosen.freq if ex2_emu_freq is None else ex2_emu_freq,
+            ex2_emu_res,
+            chosen.start if ex2_emu_start_frg is None else ex2_emu_start_frg,
+        )
+        polynomial = _polynomial(degree, coefficients)
+        launch = Launch(
+            "sm100",
+            chosen.tile_m,
+            TILE_N,
+            packed=chosen.pack_gqa,
+            lazy=True,
+            threshold=rescale_threshold,
+            max_offset=max_offset,
+            p_dtype=p_dtype,
+            emulated=columns,
+            coefficients=polynomial,
+            empty_loads_first=chosen.ping_pong,
+        )
+        provenance = {
+            "model": f"flash-attn-4 {FA4_VERSION} forward, sm_100a, {'2' if chosen.two_cta else '1'}-CTA",
+            "tiles": f"128x{TILE_N}, {chosen.tile_m} rows share their KV tiles",
+            "emulated_columns": f"{len(columns)} of {TILE_N}",
+            "polynomial": f"degree {len(polynomial) - 1}",
+            "mufu": "H200",
+            "not_bit_exact": "tensor core, MUFU and cta_group::2 not compared with a Blackwell device"
+            + ("; tanh.approx: correctly rounded tanh instead" if softcap else ""),
+        }
+        return attention(
+            q,
+            k,
+            v,
+            launch=launch,
+            mask=mask,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            provenance=provenance,
+        )
+
+    def exp2(self, x: torch.Tensor, degree: int = 3, coefficients: Sequence[float] | None = None) -> Output:
+        """Return what replaces MUFU on emulated columns (`utils.ex2_emulation_2`)."""
+        polynomial = _polynomial(degree, coefficients)
+        y = torch.from_numpy(ex2_emulation_array(x.detach().cpu().numpy(), polynomial))
+        return Output(
+            y=y, provenance={"model": f"flash-attn-4 {FA4_VERSION} ex2_emulation, degree {len(polynomial) - 1}"}
+        )
+
+
+def _check_head_dims(head_dim: int, head_dim_v: int) -> None:
+    dims = (head_dim, head_dim_v)
+    small = all(8 <= d <= 128 for d in dims)
+    if not (small or dims in ((192, 128), (256, 256))) or any(d % ALIGNMENT for d in dims):
+        raise Unsupported(
+            f"(head_dim, head_dim_v)={dims} is not supported on SM100: both must be between 8 and 128 and divisible "
+            f"by {ALIGNMENT}, or (192, 128), or (256, 256)"
+        )
+
+
+def _polynomial(degree: int, coefficients: Sequence[float] | None) -> tuple[float, ...]:
+    if coefficients is not None:
+        return tuple(coefficients)
+    if degree not in POLY_EX2:
+        raise ValueError(f"degree {degree}: expected one of {', '.join(map(str, POLY_EX2))}, or coefficients")
+    return POLY_EX2[degree]
+
+
+def _columns(asked: Columns, freq: int, res: int, start: int) -> tuple[int, ...]:
+    if asked is None:
+        return emulated_columns(freq, res, start)
+    if isinstance(asked, str):
+        if asked not in ("all", "none"):
+            raise ValueError(f"emulated_columns {asked!r}: expected 'all', 'none' or columns")
+        return tuple(range(TILE_N)) if asked == "all" else ()
+    if any(not 0 <= column < TILE_N for column in asked):
+        raise ValueError(f"emulated_columns: expected columns of a {TILE_N}-key tile, got {list(asked)}")
+    return tuple(asked)
+
+
+FA4_SM100 = Fa4Sm100()

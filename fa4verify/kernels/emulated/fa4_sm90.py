@@ -1,0 +1,90 @@
+"""FlashAttention-4's forward on Hopper, bit for bit.
+
+Contract: O and LSE of `flash_attn.cute.flash_attn_func` (4.0.0b36) on an H200, in every bit, NaN payloads aside;
+softcap excepted (`tanh.approx` has no model). Equal to the recordings in tests/golden.
+
+Fails first where a tile width is wrong (84 % of O elements stay equal with tile_n 64) or KV runs left to right (68 %).
+Source: flash-attn-4 4.0.0b36, `interface._tile_size_fwd_sm90`, `_validate_head_dims`, `flash_fwd_sm90`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fa4verify.arithmetic.mufu import ex2_array
+from fa4verify.kernels import Unsupported
+from fa4verify.kernels.emulated.launch import Launch, attention, check
+from fa4verify.kernels.emulated.visibility import resolve
+from fa4verify.vocabulary import Output
+
+FA4_VERSION = "4.0.0b36"
+ALIGNMENT = 8  # 16 bytes of 16-bit elements
+
+
+def tile_size(head_dim: int, head_dim_v: int, causal: bool, local: bool) -> tuple[int, int]:
+    """(tile_m, tile_n) of a shape."""
+    if head_dim <= 64:
+        return 192, 128
+    if head_dim <= 96:
+        return 192, 128 if causal or local else 144
+    if head_dim <= 128:
+        return 128, 128
+    if head_dim <= 192:
+        return 128, 96 if local else 128 if head_dim_v <= 128 else 112
+    return 128, 64 if local else 80
+
+
+class Fa4Sm90:
+    """The kernel object of room 2."""
+
+    name = "fa4-sm90"
+    description = "FlashAttention-4 forward on Hopper, every bit of an H200 (softcap excepted)"
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: tuple[int | None, int | None] = (None, None),
+        softcap: float = 0.0,
+        learnable_sink: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+    ) -> Output:
+        """Return o (batch, seqlen_q, heads, head_dim_v) in the dtype of q, and lse (batch, heads, seqlen_q)."""
+        check(q, k, v, softcap, learnable_sink)
+        head_dim, head_dim_v = q.shape[-1], v.shape[-1]
+        if not all(8 <= d <= 256 and d % ALIGNMENT == 0 for d in (head_dim, head_dim_v)):
+            raise Unsupported(
+                f"(head_dim, head_dim_v)=({head_dim}, {head_dim_v}) is not supported on SM90: both must be between 8 "
+                f"and 256 and divisible by {ALIGNMENT}"
+            )
+        mask = resolve(causal, window_size)
+        tile_m, tile_n = tile_size(head_dim, head_dim_v, mask.causal, mask.local)
+        launch = Launch("sm90", tile_m, tile_n, packed=q.shape[2] > k.shape[2])
+        provenance = {
+            "model": f"flash-attn-4 {FA4_VERSION} forward, sm_90a",
+            "tiles": f"{tile_m}x{tile_n}",
+            "mufu": "H200, exact on all 2^32 inputs",
+            "not_bit_exact": "tanh.approx: correctly rounded tanh instead" if softcap else "nothing known",
+        }
+        return attention(
+            q,
+            k,
+            v,
+            launch=launch,
+            mask=mask,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            provenance=provenance,
+        )
+
+    def exp2(self, x: torch.Tensor) -> Output:
+        """Return `ex2.approx.ftz.f32`, the only exp2 of this kernel."""
+        y = torch.from_numpy(ex2_array(x.detach().cpu().numpy()))
+        return Output(y=y, provenance={"model": "ex2.approx.ftz.f32 of an H200, exact on all 2^32 inputs"})
+
+
+FA4_SM90 = Fa4Sm90()
