@@ -1,0 +1,104 @@
+"""JUnit XML for a CI server (Jenkins' junit-10.xsd, which GitLab's reader is a part of).
+
+Contract: one testcase for each case asked for, and the suite's counts are those of its testcases. What did not pass
+never looks passed:
+
+  PASS                     a bare testcase
+  FAIL                     failure; in a study, where it is a point of a curve, skipped
+  INCONCLUSIVE             failure of type INCONCLUSIVE: a gate that could not say must not turn green
+  SKIPPED                  skipped, with the reason
+  CRASHED TIMEOUT MISSING  error
+
+Metrics stand in `system-out`, as `tensor.metric = value`: the schema has no properties in a testcase. Characters that
+XML 1.0 cannot hold, not even escaped, are written as backslash escapes.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+from fa4verify.reports.text import one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fa4verify.reports.summary import Row, Summary
+
+TAGS = {
+    "FAIL": "failure",
+    "INCONCLUSIVE": "failure",
+    "SKIPPED": "skipped",
+    "CRASHED": "error",
+    "TIMEOUT": "error",
+    "MISSING": "error",
+}
+
+
+def render(summary: Summary) -> str:
+    """Return the XML document."""
+    header = summary.header
+    name = header.suite or "run"
+    tags = TAGS | ({"FAIL": "skipped"} if summary.is_study else {})
+    found = [tags.get(row.status) for row in summary.rows]
+    counts = {
+        "tests": str(summary.asked),
+        "failures": str(found.count("failure")),
+        "errors": str(found.count("error")),
+        "time": f"{sum(row.seconds for row in summary.rows):.3f}",
+    }
+    root = ET.Element("testsuites", _clean({"name": "fa4verify", **counts}))
+    facts = {"name": name, **counts, "skipped": str(found.count("skipped"))}
+    facts |= {"timestamp": f"{header.date:%Y-%m-%dT%H:%M:%S}", "hostname": header.machine or "unknown"}
+    suite = ET.SubElement(root, "testsuite", _clean(facts))
+    properties = ET.SubElement(suite, "properties")
+    for key, value in _facts(summary):
+        ET.SubElement(properties, "property", _clean({"name": key, "value": value}))
+    for row in summary.rows:
+        _testcase(suite, row, f"fa4verify.{name}", tags.get(row.status))
+    if summary.notes:
+        ET.SubElement(suite, "system-err").text = _legal("\n".join(summary.notes))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    header = summary.header
+    yield "fa4verify", header.version
+    yield "commit", header.commit or "unknown"
+    yield "kernel", header.kernel or "as in the suite"
+    yield "totals", summary.totals
+    if summary.fa_rule_sentence:
+        yield "FlashAttention's rule", summary.fa_rule_sentence
+    yield from header.fingerprint.items()
+
+
+def _testcase(suite: ET.Element, row: Row, classname: str, tag: str | None) -> None:
+    facts = {"name": row.id, "classname": classname, "time": f"{row.seconds:.3f}"}
+    case = ET.SubElement(suite, "testcase", _clean(facts))
+    if tag is not None:
+        point = "a point of a study, FAIL: " if tag == "skipped" and row.status == "FAIL" else ""
+        news = ET.SubElement(case, tag, _clean({"type": row.status, "message": point + one_line(row.decisive)}))
+        lines = [finding.message for finding in row.findings if not finding.passed]
+        news.text = _legal("\n".join([*lines, *([f"rerun: {row.command}"] if row.command else [])]))
+    if metrics := "\n".join(_metrics(row)):
+        ET.SubElement(case, "system-out").text = _legal(metrics)
+
+
+def _metrics(row: Row) -> Iterator[str]:
+    if row.record is None:
+        return
+    for tensor, measured in row.record.metrics.items():
+        yield from (f"{tensor}.{name} = {value!r}" for name, value in measured.values.items())
+    yield from (f"activity.{name} = {value!r}" for name, value in row.record.activity.items())
+    yield from (f"checked.{name} = {said}" for name, said in row.record.checked.items())
+
+
+def _clean(facts: dict[str, str]) -> dict[str, str]:
+    return {name: _legal(one_line(value)) for name, value in facts.items()}
+
+
+def _legal(text: str) -> str:
+    """Escape what XML 1.0 forbids: control characters, lone surrogates, U+FFFE and U+FFFF."""
+    return re.sub("[\ufffe\uffff]", lambda match: ascii(match[0])[1:-1], printable(text))

@@ -1,0 +1,140 @@
+"""A suite of points -> curves as tables.
+
+Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
+combination of `Study.columns` and each of `Study.values`, followed by its ratio to the line `Study.relative_to` where
+the value is a metric. A point without a record is empty; points of several cases (seeds, say) are their mean. Order is
+that of the records, but numbers on the lines are sorted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fa4verify.reports.measures import activity, is_share, metric, ratio
+from fa4verify.reports.text import NONE, digits, percent
+from fa4verify.vocabulary import Distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fa4verify.vocabulary import Case, Record, Study
+
+# What stands behind a number of a point that did not pass; a point without a number shows its outcome.
+MARKS = {"PASS": "", "SKIPPED": "", "FAIL": " !", "INCONCLUSIVE": " ?", "CRASHED": " !!", "TIMEOUT": " !!"}
+LEGEND = "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N."
+
+_WORST_LAST = ("PASS", "SKIPPED", "INCONCLUSIVE", "FAIL", "TIMEOUT", "CRASHED")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a point, and the worst outcome of the cases behind it ("" where there are none)."""
+
+    text: str
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A curve as a table: `headers[0]` names the lines; every line is its label and one cell for each other header."""
+
+    title: str
+    headers: tuple[str, ...]
+    lines: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+def tables(study: Study, records: Iterable[Record]) -> tuple[Table, ...]:
+    """Pivot the records of a study; nothing to pivot gives no table."""
+    points: dict[tuple[Any, ...], list[Record]] = {}
+    titles: dict[tuple[str, ...], None] = {}
+    columns: dict[tuple[str, ...], None] = {}
+    lines: dict[str, Any] = {}
+    for record in records:
+        title = tuple(_label(record.case, path) for path in study.tables)
+        column = tuple(_label(record.case, path) for path in study.columns)
+        label = _label(record.case, study.rows)
+        titles[title], columns[column], lines[label] = None, None, value_at(record.case, study.rows)
+        points.setdefault((title, column, label), []).append(record)
+    numeric = all(isinstance(line, int | float) or line is None for line in lines.values())
+    labels = sorted(lines, key=lambda label: _order(lines[label])) if numeric else list(lines)
+    relative = study.relative_to
+    base = next((label for label, line in lines.items() if relative is not None and line == relative), None)
+    return tuple(_table(study, points, title, list(columns), labels, base) for title in titles)
+
+
+def value_at(case: Case, path: str) -> Any:
+    """Follow a dotted path into a Case; None where it leads nowhere."""
+    value: Any = case
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def _table(
+    study: Study,
+    points: dict[tuple[Any, ...], list[Record]],
+    title: tuple[str, ...],
+    columns: list[tuple[str, ...]],
+    labels: list[str],
+    base: str | None,
+) -> Table:
+    headers, used = [study.rows.rpartition(".")[2]], [column for column in columns if _occurs(points, title, column)]
+    for column in used:
+        for path in study.values:
+            headers.append(" ".join((*column, path)))
+            headers.extend([f"/{base}"] if base is not None and _is_metric(path) else [])
+    lines = []
+    for label in labels:
+        cells: list[Cell] = []
+        for column in used:
+            here, there = points.get((title, column, label), []), points.get((title, column, base), [])
+            for path in study.values:
+                value = _mean(here, path)
+                cells.append(_cell(here, value, path))
+                if base is not None and _is_metric(path):
+                    cells.append(Cell(digits(ratio(value, _mean(there, path))), cells[-1].outcome))
+        if any(cell.outcome for cell in cells):
+            lines.append((label, tuple(cells)))
+    parts = (f"{path.rpartition('.')[2]} {label}" for path, label in zip(study.tables, title, strict=True))
+    return Table(", ".join(parts) or "all", tuple(headers), tuple(lines))
+
+
+def _occurs(points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...], column: tuple[str, ...]) -> bool:
+    return any(key[:2] == (title, column) for key in points)
+
+
+def _mean(records: list[Record], path: str) -> float | None:
+    kind, _, name = path.partition(".")
+    values = [activity(item, name) if kind == "activity" else metric(item, kind, name) for item in records]
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def _cell(records: list[Record], value: float | None, path: str) -> Cell:
+    if not records:
+        return Cell(NONE)
+    outcome = max((item.verdict.outcome for item in records), key=_WORST_LAST.index)
+    if value is None:
+        return Cell(NONE if outcome == "PASS" else outcome, outcome)
+    show = percent if is_share(path.partition(".")[2]) else digits
+    return Cell(show(value) + MARKS[outcome], outcome)
+
+
+def _is_metric(path: str) -> bool:
+    return not path.startswith("activity.")
+
+
+def _label(case: Case, path: str) -> str:
+    value = value_at(case, path)
+    if isinstance(value, Distribution):
+        arguments = ", ".join(f"{name}={argument}" for name, argument in value.arguments.items())
+        return f"{value.name}({arguments})" if arguments else value.name
+    if value is None:
+        return "default"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _order(value: float | None) -> float:
+    return -math.inf if value is None else value

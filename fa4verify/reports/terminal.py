@@ -1,0 +1,125 @@
+"""The verdict table for whoever started the run.
+
+Contract: what needs a reader comes last, with its findings beneath and the command that reruns it; nothing that a
+kernel put into a message can colour the terminal or move its cursor. Colour only on a terminal (rich honours NO_COLOR).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fa4verify.reports import measures, study
+from fa4verify.reports.measures import MEASURES
+from fa4verify.reports.text import one_line, printable, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fa4verify.reports.summary import Row, Summary
+
+COLOURS = {
+    "PASS": "green",
+    "FAIL": "bold red",
+    "INCONCLUSIVE": "yellow",
+    "SKIPPED": "dim",
+    "CRASHED": "bold magenta",
+    "TIMEOUT": "bold magenta",
+    "MISSING": "yellow",
+}
+
+_WORST_LAST = ("PASS", "SKIPPED", "INCONCLUSIVE", "TIMEOUT", "CRASHED", "FAIL")
+_NAMED = 5
+
+
+def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | None = None) -> None:
+    """Print the verdict tables or, of a study, its curves; then what failed, the totals, and where the files are."""
+    console = console or Console()
+    if summary.is_study:
+        for table in summary.tables:
+            console.print(_study(table))
+        console.print(Text(study.LEGEND, "dim"))
+    else:
+        for operation, rows in summary.operations.items():
+            if operation:
+                console.print(_verdicts(operation, rows))
+                console.print()
+        if any(row.operation == "forward" for row in summary.rows):
+            console.print(Text(measures.LEGEND, "dim"))
+    _reasons(console, summary.rows)
+    for row in summary.failures:
+        if row.status != "MISSING":
+            _failure(console, row)
+    for note in summary.notes:
+        console.print(Text(f"note: {one_line(note)}", "yellow"))
+    console.print()
+    console.print(Text(one_line(summary.headline), _colour(summary)))
+    if summary.fa_rule_sentence:
+        console.print(Text(summary.fa_rule_sentence))
+    if summary.slowest:
+        slow = ", ".join(f"{one_line(row.id)} {seconds(row.seconds)}" for row in summary.slowest[:3])
+        console.print(Text(f"slowest: {slow}", "dim"))
+    for path in files:
+        console.print(Text(f"written: {printable(str(path))}"), soft_wrap=True)
+
+
+def _verdicts(operation: str, rows: Sequence[Row]) -> Table:
+    """Lay out one table; a column in which nobody has a figure is left out."""
+    shown = [
+        index for index in range(len(MEASURES[operation])) if any(row.figures[index][1] is not None for row in rows)
+    ]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column(operation, overflow="fold")
+    for index in shown:
+        table.add_column(MEASURES[operation][index].title, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: _WORST_LAST.index(row.status)):
+        cells = [Text(measure.show(value)) for measure, value in (row.figures[index] for index in shown)]
+        table.add_row(Text(row.status, COLOURS[row.status]), Text(one_line(row.id)), *cells)
+    return table
+
+
+def _study(curve: study.Table) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title_justify="left")
+    table.title = Text(f"\n{one_line(curve.title)}", "bold")
+    for index, header in enumerate(curve.headers):
+        table.add_column(Text(one_line(header)), justify="right" if index else "left", overflow="fold")
+    for label, cells in curve.lines:
+        shown = (Text(cell.text, "" if cell.outcome == "PASS" else COLOURS.get(cell.outcome, "dim")) for cell in cells)
+        table.add_row(Text(one_line(label)), *shown)
+    return table
+
+
+def _failure(console: Console, row: Row) -> None:
+    console.print()
+    console.print(Text.assemble((row.status, COLOURS[row.status]), " ", (one_line(row.id), "bold")), soft_wrap=True)
+    for finding in row.findings:
+        if not finding.passed:
+            console.print(Text("  " + printable(finding.message).replace("\n", "\n  ")), soft_wrap=True)
+    if row.command:
+        console.print(Text(f"  rerun: {printable(row.command)}", "cyan"), soft_wrap=True)
+
+
+def _reasons(console: Console, rows: Sequence[Row]) -> None:
+    """Say once for each reason what was skipped or is missing: after Ctrl-C, hundreds share one."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.status in {"SKIPPED", "MISSING"}:
+            groups.setdefault((row.status, one_line(row.decisive)), []).append(row)
+    for (status, reason), members in groups.items():
+        console.print(Text.assemble("\n", (status, COLOURS[status]), f" {len(members)}: {reason}"), soft_wrap=True)
+        for row in members[:_NAMED]:
+            console.print(Text(f"  {one_line(row.id)}"), soft_wrap=True)
+        if len(members) > _NAMED:
+            console.print(Text(f"  and {len(members) - _NAMED} more"))
+
+
+def _colour(summary: Summary) -> str:
+    statuses = {row.status for row in summary.failures}
+    if statuses & {"FAIL", "CRASHED", "TIMEOUT"}:
+        return COLOURS["FAIL"]
+    return COLOURS["INCONCLUSIVE"] if statuses or summary.notes or not summary.asked else COLOURS["PASS"]
