@@ -71,7 +71,7 @@ class Standard:
         for b, h, row in np.ndindex(batch, heads, -(-seqlen_q // step)):
             rows, group = slice(row * step, (row + 1) * step), h // (heads // heads_kv)
             t = _scores(queries[b, rows, h], keys[b, :, group], scale, softcap, fmt)
-            p, lse[b, h, rows] = _softmax(t, first[rows], end[rows], sinks[h])
+            p, lse[b, h, rows] = _softmax(t, first[rows], end[rows], float(sinks[h]))
             o[b, rows, h] = round_to(round_to(p, fmt) @ values[b, :, group], fmt)
         return Output(o=torch.from_numpy(o).to(q.dtype), lse=torch.from_numpy(lse).float())
 
@@ -100,7 +100,7 @@ def _scores(
     return t
 
 
-@numba.njit(cache=True, error_model="numpy")  # type: ignore[misc]
+@numba.njit(cache=True, error_model="numpy")
 def _softmax(
     t: NDArray[np.float64], first: NDArray[np.int64], end: NDArray[np.int64], sink: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
