@@ -54,7 +54,7 @@ _EXPONENT_SHIFT = np.uint32(23)
 @njit(cache=True)
 def _polynomial_and_exponent(y, rounded, coefficients):  # type: ignore[no-untyped-def]
     fraction = y - (rounded - _MAGIC)
-    degree = coefficients.size - 1
+    degree = len(coefficients) - 1
     p = coefficients[degree]
     for k in range(degree - 1, -1, -1):
         p = fma(p, fraction, coefficients[k])
@@ -63,7 +63,7 @@ def _polynomial_and_exponent(y, rounded, coefficients):  # type: ignore[no-untyp
 
 @njit(cache=True)
 def ex2_emulation(x, coefficients):  # type: ignore[no-untyped-def]
-    """Return FA4's 2^x of a float32 scalar; `coefficients` float32 (n + 1,), constant term first."""
+    """Return FA4's 2^x of a float32 scalar; `coefficients`: n + 1 float32 (array or tuple), constant first."""
     y = x if x > _LOWEST else _LOWEST  # PTX max drops a NaN
     return _polynomial_and_exponent(y, add_rm(y, _MAGIC), coefficients)
 

@@ -20,8 +20,6 @@ from numba.extending import intrinsic
 from fa4verify.arithmetic.bits import bits_of, float_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
 _MIN_NORMAL = np.float32(2.0**-126)
@@ -30,18 +28,26 @@ _SIGN = np.uint32(0x80000000)
 _STEP = np.uint32(1)
 
 
-@intrinsic
-def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Any]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
 
-    return a(a, a, a), generate
+    return a(a, b, c), generate
+
+
+_fma: Any = intrinsic(_fused)
 
 
 @njit(cache=True)
 def fma(a, b, c):  # type: ignore[no-untyped-def]
     """Return a * b + c of float32 scalars, rounded once (PTX fma.rn.f32)."""
-    return _fused(np.float32(a), np.float32(b), np.float32(c))
+    return _fma(np.float32(a), np.float32(b), np.float32(c))
+
+
+@njit(cache=True)
+def fma64(a, b, c):  # type: ignore[no-untyped-def]
+    """Return a * b + c of float64 scalars, rounded once."""
+    return _fma(np.float64(a), np.float64(b), np.float64(c))
 
 
 @njit(cache=True)

@@ -1,7 +1,7 @@
 """The number formats of FA4, and the one routine that rounds to them.
 
 Contract: round to nearest, ties to even, once, from float32 or float64. Overflow is the caller's choice: to the largest
-finite value (`saturate`, PTX satfinite, infinities included) or to infinity (e4m3, which has none: to NaN). NaN stays NaN.
+finite value (`saturate`, PTX satfinite, infinities included) or to infinity (e4m3, which has none: to NaN); NaN stays.
 Known failure mode of the usual way, rounding through float32: 1 + 2^-11 + 2^-40 goes to 1 in fp16 instead of 1 + 2^-10
 (tests/arithmetic/test_formats.py holds every such midpoint). The routine needs float64 subnormals no more than fp32's:
 it gives the same bits under flush-to-zero, except that bf16 from float32 then loses its subnormals to the processor.
@@ -12,7 +12,7 @@ infinities, e5m2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -81,12 +81,12 @@ def _round(x, cut, smallest_normal, magic, largest, overflow, saturate):  # type
         y = (magnitude + magic) - magic
     if y > largest:
         y = largest if saturate else overflow
-    if magnitude != magnitude:  # noqa: PLR0124 -- NaN: the carry above may have run through its bits
+    if magnitude != magnitude:  # NaN: the carry above may have run through its bits
         y = magnitude
     return float_of(bits_of(y) | (bits_of(x) ^ bits_of(magnitude)), x)
 
 
-def _parameters(fmt: Format, source: type[np.floating]) -> tuple[np.uint64, np.floating, ...]:  # type: ignore[type-arg]
+def _parameters(fmt: Format, source: type[np.float32] | type[np.float64]) -> tuple[Any, Any, Any, Any, Any]:
     """Return the constants of `_round` for a target format, typed for the source."""
     cut = np.uint64(_PRECISION[source] - fmt.precision)
     if fmt.emin == _EMIN[source]:  # the source's subnormals are spaced like its smallest normals: one rule for both
@@ -173,12 +173,8 @@ def ulp(x: npt.ArrayLike, fmt: Format) -> npt.NDArray[np.float64]:
     return np.where(np.isfinite(values), spacing, np.nan)
 
 
-def _code_type(fmt: Format) -> type[np.unsignedinteger]:  # type: ignore[type-arg]
-    return {8: np.uint8, 16: np.uint16, 32: np.uint32}[fmt.width]
-
-
-def encode(x: npt.ArrayLike, fmt: Format, *, saturate: bool = False) -> npt.NDArray[np.unsignedinteger]:  # type: ignore[type-arg]
-    """Round to a format and return the codes (uint8, uint16 or uint32); any NaN becomes NVIDIA's, all ones but the sign."""
+def encode(x: npt.ArrayLike, fmt: Format, *, saturate: bool = False) -> npt.NDArray[Any]:
+    """Round to a format and return the codes (uint8, uint16, uint32); NaN becomes NVIDIA's, all ones but the sign."""
     y = round_to(x, fmt, saturate=saturate)
     magnitude = np.abs(np.where(np.isfinite(y), y, 0.0))
     exponent = np.clip(np.frexp(magnitude)[1] - 1, fmt.emin, fmt.emax)
@@ -189,7 +185,7 @@ def encode(x: npt.ArrayLike, fmt: Format, *, saturate: bool = False) -> npt.NDAr
     top = (1 << (fmt.width - 1)) - 1
     codes = np.where(np.isinf(y), top + 1 - (1 << (fmt.precision - 1)), codes)
     codes = np.where(np.isnan(y), top, codes + (np.signbit(y).astype(np.int64) << (fmt.width - 1)))
-    return codes.astype(_code_type(fmt))
+    return codes.astype(f"u{fmt.width // 8}")
 
 
 def decode(codes: npt.ArrayLike, fmt: Format) -> npt.NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 Contract: `ex2`, `rcp`, `lg2` equal ex2.approx.ftz.f32, rcp.approx.ftz.f32 and lg2.approx.ftz.f32 of an NVIDIA H200 on
 all 2^32 inputs (NaN payloads aside): a table row, a truncated square and one integer sum. `ex2_correct`, `rcp_correct`,
-`lg2_correct` are the same functions rounded to nearest with the same flushing, for hardware that nobody has admitted.
+`lg2_correct` (from `correct`) are the same functions rounded to nearest, for hardware that nobody has admitted.
 Fails first on a device with other tables, in single ulps: tests/golden/mufu_exhaustive.py finds that in seconds.
 Numbers: mufu_tables.json beside this file, with provenance; structure by Oberman and Siu, ARITH 2005.
 """
@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
 
 from fa4verify.arithmetic.bits import bits_of, float_of
+from fa4verify.arithmetic.correct import ex2_correct, lg2_correct, rcp_correct
 from fa4verify.arithmetic.fma import float32_operands
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+__all__ = [
+    "ex2", "ex2_array", "ex2_correct", "lg2", "lg2_array", "lg2_correct", "rcp", "rcp_array", "rcp_correct", "squarer",
+]  # fmt: skip
 
 _TABLES = json.loads(files(__package__).joinpath("mufu_tables.json").read_text())
 _EX2_0, _EX2_1, _EX2_2 = (np.array(column, np.int64) for column in zip(*_TABLES["ex2"], strict=True))
@@ -51,7 +56,7 @@ def squarer(x):  # type: ignore[no-untyped-def]
     return ((high * high) >> 1) + mixed
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def ex2_with(x, rounding):  # type: ignore[no-untyped-def]
     """Return the model of ex2 with a given rounding constant (tests turn it by one)."""
     magnitude = abs(x)
@@ -67,7 +72,7 @@ def ex2_with(x, rounding):  # type: ignore[no-untyped-def]
     y = float_of((exponent << 23) | (significand & 0x7FFFFF), _ONE)
     y = y if exponent < 255 else _INF
     y = y if exponent > 0 else _ZERO
-    return y if x == x else _NAN  # noqa: PLR0124 -- NaN
+    return y if x == x else _NAN
 
 
 @njit(cache=True)
@@ -83,7 +88,7 @@ def rcp_with(x, rounding):  # type: ignore[no-untyped-def]
     result = result if exponent > 0 else 0
     result = 0x7F800000 if field == 0 else result
     y = float_of(sign | result, _ONE)
-    return y if x == x else _NAN  # noqa: PLR0124 -- NaN
+    return y if x == x else _NAN
 
 
 @njit(cache=True)
@@ -102,7 +107,7 @@ def lg2_with(x, rounding):  # type: ignore[no-untyped-def]
     return y if not abs(x) < _MIN_NORMAL else -_INF  # ... zero and subnormals of either sign
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def ex2(x):  # type: ignore[no-untyped-def]
     """Return ex2.approx.ftz.f32 of a float32 scalar."""
     return ex2_with(x, _EX2_ROUNDING)
@@ -118,3 +123,43 @@ def rcp(x):  # type: ignore[no-untyped-def]
 def lg2(x):  # type: ignore[no-untyped-def]
     """Return lg2.approx.ftz.f32 of a float32 scalar."""
     return lg2_with(x, _LG2_ROUNDING)
+
+
+@njit(cache=True)
+def _ex2_each(x, out, correct):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = ex2_correct(x[i]) if correct else ex2(x[i])
+
+
+@njit(cache=True)
+def _rcp_each(x, out, correct):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = rcp_correct(x[i]) if correct else rcp(x[i])
+
+
+@njit(cache=True)
+def _lg2_each(x, out, correct):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = lg2_correct(x[i]) if correct else lg2(x[i])
+
+
+def _map(each: Any, x: npt.ArrayLike, correct: bool) -> npt.NDArray[np.float32]:
+    (values,) = float32_operands(x)
+    out = np.empty(values.size, np.float32)
+    each(values.reshape(-1), out, correct)
+    return out.reshape(values.shape)
+
+
+def ex2_array(x: npt.ArrayLike, *, correct: bool = False) -> npt.NDArray[np.float32]:
+    """Return 2^x of a float32 array by MUFU, or correctly rounded."""
+    return _map(_ex2_each, x, correct)
+
+
+def rcp_array(x: npt.ArrayLike, *, correct: bool = False) -> npt.NDArray[np.float32]:
+    """Return 1/x of a float32 array by MUFU, or correctly rounded."""
+    return _map(_rcp_each, x, correct)
+
+
+def lg2_array(x: npt.ArrayLike, *, correct: bool = False) -> npt.NDArray[np.float32]:
+    """Return log2 x of a float32 array by MUFU, or correctly rounded."""
+    return _map(_lg2_each, x, correct)
