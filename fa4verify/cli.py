@@ -1,16 +1,193 @@
-"""The command line."""
+"""The command line: `fa4verify run | list | report | doctor`.
+
+Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
+be written, 3 nothing failed but something could not be judged, 130 Ctrl-C. A mistake of the user's gets one line on
+stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the run.
+`--help` imports neither torch nor numba: rooms are imported inside the commands.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fa4verify.cases import load_suite
-from fa4verify.verify import verify
+from cyclopts import App, CycloptsError, Parameter
+
+from fa4verify import __version__
+
+if TYPE_CHECKING:
+    from fa4verify.runs import Run
+    from fa4verify.vocabulary import Suite
+
+app = App(name="fa4verify", version=__version__, help="Numerical accuracy of attention kernels, against float64 truth.")
 
 
-def main() -> None:
-    """Verify every case of a suite and print a line for each."""
-    records = [verify(case) for case in load_suite(sys.argv[1] if len(sys.argv) > 1 else "smoke").cases]
-    for record in records:
-        print(record.verdict.outcome, record.case.id, *(finding.message for finding in record.verdict.findings))
-    sys.exit(any(record.verdict.outcome != "PASS" for record in records))
+class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C
+    """A run that Ctrl-C ended; the message says where its Records are."""
+
+
+@app.command
+def run(
+    suite: str = "gate",
+    /,
+    *,
+    kernel: str | None = None,
+    select: str | None = None,
+    out: Path = Path(),
+    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+) -> int:
+    """Verify the cases of a suite; print the verdicts, write a run file and reports.
+
+    Parameters
+    ----------
+    suite
+        Name of a shipped suite (`fa4verify list suites`), or a path that ends in .toml.
+    kernel
+        Run every case with this kernel: a name (`fa4verify list kernels`), or your own as package.module:attribute.
+    select
+        Only the cases that match: words of the id, field=value, and, or, not, parentheses ("causal and dtype=bf16").
+    out
+        Folder for runs/ and reports/.
+    workers
+        Processes; by default one for each physical core.
+    """
+    from fa4verify.plan import plan
+    from fa4verify.runs import read
+
+    chosen = plan(suite, kernel=kernel, select=select)
+    path = _sweep(chosen, kernel, out, workers)
+    return _report(read(path), path, out)
+
+
+@app.command(name="list")
+def list_(what: Literal["suites", "cases", "kernels", "distributions"], suite: str = "gate", /) -> int:
+    """List what there is.
+
+    Parameters
+    ----------
+    what
+        What to list.
+    suite
+        Whose cases.
+    """
+    from fa4verify import cases, kernels
+
+    if what == "cases":
+        for case in cases.load_suite(suite).cases:
+            print(case.id)
+        return 0
+    about = {"suites": cases.suites, "kernels": kernels.names, "distributions": cases.distributions}[what]()
+    width = max(map(len, about))
+    for name, line in about.items():
+        reason = kernels.availability(name) if what == "kernels" else None
+        print(f"{name:{width}}  {line}{f' (not available here: {reason})' if reason else ''}")
+    return 0
+
+
+@app.command
+def report(path: Path, /, *, out: Path = Path()) -> int:
+    """Show a run file again and rewrite its reports; the exit code is the one that the run deserves.
+
+    Parameters
+    ----------
+    path
+        A run file, complete or not.
+    out
+        Folder for reports/.
+    """
+    from fa4verify.runs import read
+
+    return _report(read(path), path, out)
+
+
+@app.command
+def doctor() -> int:
+    """Tell what is installed, which kernels can run here and why not the others, and if the arithmetic is sound."""
+    from fa4verify.doctor import examine
+
+    return 0 if examine() else 1
+
+
+def main(tokens: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    # An entry point's sys.path starts with its own folder; a user's kernel lies where the user is.
+    if os.getcwd() not in sys.path:  # noqa: PTH109 - an entry of sys.path is text
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except _Interrupted as news:
+        return _tell(str(news), 130)
+    except KeyboardInterrupt:
+        return _tell("interrupted", 130)
+    except BrokenPipeError:  # `fa4verify list cases | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except CycloptsError as error:
+        return _tell(" ".join(str(error).split()), 2)
+    except Exception as error:
+        if isinstance(error, _mistakes()):
+            return _tell(" ".join(str(error).split()), 2)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """Return the exceptions that are the user's to hear; imported only once something went wrong."""
+    from fa4verify.cases import SuiteError
+    from fa4verify.plan import BadRequest
+    from fa4verify.runs import RunFileError
+
+    return SuiteError, BadRequest, RunFileError
+
+
+def _tell(message: str, code: int) -> int:
+    print(f"fa4verify: {message}", file=sys.stderr)
+    return code
+
+
+def _at_least_one(value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError("must be at least 1")
+
+
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> Path:
+    """Verify the cases with a live bar, and return the run file."""
+    from fa4verify.plan import header_of
+    from fa4verify.reports.progress import Progress
+    from fa4verify.runs import RunWriter, default_path
+    from fa4verify.sweep import sweep
+
+    header = header_of(suite, kernel)
+    path = default_path(out / "runs", header)
+    done = 0
+    try:
+        with RunWriter(path, header) as writer, Progress(len(suite.cases)) as progress:
+            for record in sweep(suite.cases, workers=workers):
+                progress.record(writer.write(record))
+                done += 1
+    except KeyboardInterrupt:
+        asked = len(suite.cases)
+        raise _Interrupted(
+            f"interrupted: {done} of {asked} Records are in {path} (`fa4verify report {path}`)"
+        ) from None
+    return path
+
+
+def _report(finished: Run, path: Path, out: Path) -> int:
+    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code."""
+    from fa4verify.reports import exit_code, junit, markdown, summarise, terminal
+    from fa4verify.runs import RunFileError
+
+    summary = summarise(finished)
+    stem = out / "reports" / path.stem
+    files = {stem.with_name(f"{path.stem}.md"): markdown.render, stem.with_name(f"{path.stem}.xml"): junit.render}
+    for file, render in files.items():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(render(summary), encoding="utf-8")
+        except OSError as error:
+            raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+    terminal.render(summary, files=[path, *files])
+    return exit_code(summary)

@@ -1,10 +1,202 @@
-"""The pytest door (entry point `pytest11`)."""
+"""The pytest door (entry point `pytest11`): each case of a suite is a test item, in any repository.
+
+Contract: without being asked the plugin adds options and a marker and imports nothing. It is asked by `-m accuracy`
+(any marker expression that names it other than by `not accuracy`) or by one of its own options; then the cases of
+--accuracy-suite, the gate by default, join the collected tests, marked `accuracy` and named by their case id. pytest's
+own `-m` and `-k` deselect among them as among all tests; --accuracy-select does so before the suite is built.
+
+A PASS passes, SKIPPED skips with its reason, FAIL, CRASHED and TIMEOUT fail; INCONCLUSIVE fails too, because a test
+that proved nothing must not count as passed. In a study, where a FAIL is a point of a curve, FAIL and INCONCLUSIVE are
+xfailed. The failure message is the report: findings and the command that reruns the case.
+
+Cases run in worker processes (sweep.py): as many as there are cores, ahead of pytest; under xdist, one for each of its
+processes. Verdicts are the same either way. --accuracy-record writes every Record, from the controlling process alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from fa4verify.runs import RunWriter
+    from fa4verify.sweep import Workers
+    from fa4verify.vocabulary import Case, Record, Suite
+
+_OPTIONS = {
+    "--accuracy-suite": ("SUITE", "verify this suite, by name or as a TOML file (default with -m accuracy: gate)"),
+    "--accuracy-kernel": ("NAME", "run every case with this kernel: a name, or your own as package.module:attribute"),
+    "--accuracy-select": ("EXPR", "only the cases that match, as in `fa4verify run --select`"),
+    "--accuracy-record": ("PATH", "write every Record to this new run file, for `fa4verify report`"),
+}
 
 
-def pytest_configure(config: Any) -> None:
-    """Register the marker."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the --accuracy options."""
+    group = parser.getgroup("accuracy", "numerical accuracy (fa4verify)")
+    for option, (metavar, about) in _OPTIONS.items():
+        group.addoption(option, metavar=metavar, default=None, help=about)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker, and the rest of the plugin if it is asked for."""
     config.addinivalue_line("markers", "accuracy: a case of a fa4verify suite, judged against float64 truth")
+    marks = config.getoption("markexpr", "") or ""
+    named = re.search(r"\baccuracy\b", re.sub(r"\bnot\s+accuracy\b", "", marks))
+    if named or any(config.getoption(option) for option in _OPTIONS):
+        config.pluginmanager.register(Accuracy(config), "fa4verify-accuracy")
+
+
+class Accuracy:
+    """One pytest process that verifies cases."""
+
+    suite: Suite
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self._worker: dict[str, Any] | None = getattr(config, "workerinput", None)  # set in xdist's workers alone
+        self._writer: RunWriter | None = None
+        self._workers: Workers | None = None
+        self._ahead: Iterator[Record] = iter(())
+        self._done: dict[str, Record] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Load the suite; what is wrong with it is a usage error."""
+        from fa4verify.plan import BadRequest, header_of, plan
+        from fa4verify.runs import RunFileError, RunWriter
+
+        if os.getcwd() not in sys.path:  # noqa: PTH109 - an entry of sys.path is text
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m pytest` does; `pytest` does not
+        option = self.config.getoption
+        try:
+            self.suite = plan(
+                option("--accuracy-suite") or "gate",
+                kernel=option("--accuracy-kernel"),
+                select=option("--accuracy-select"),
+                budgets=self._worker is None,
+            )
+            if option("--accuracy-record") and self._worker is None:
+                header = header_of(self.suite, option("--accuracy-kernel"))
+                self._writer = RunWriter(Path(option("--accuracy-record")), header).__enter__()
+        except (BadRequest, RunFileError) as error:
+            raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add an item for each case, before pytest's own -m and -k have their say."""
+        parent = CaseCollector.from_parent(session, name=self.suite.name, nodeid=self.suite.name)
+        items.extend(CaseItem.from_parent(parent, name=case.id, case=case, door=self) for case in self.suite.cases)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Plan the work: what was selected, in order."""
+        from fa4verify.sweep import Workers, default_workers, sweep
+
+        if self._worker is None:
+            self._ahead = sweep(item.case for item in session.items if isinstance(item, CaseItem))
+        else:
+            self._workers = Workers(1, threads=max(1, default_workers() // self._worker["workercount"]))
+
+    def record(self, case: Case) -> Record:
+        """Return the Record of a case; without xdist the other cores work ahead on the next ones."""
+        from fa4verify.sweep import sweep
+
+        if self._workers is not None:
+            return next(self._workers.verify([case]))
+        for record in self._ahead:
+            self._done[record.case.id] = record
+            if case.id in self._done:
+                break
+        if case.id not in self._done:  # asked for a second time, by a plugin that reruns failures
+            self._done[case.id] = next(sweep([case], workers=1))
+        return self._done.pop(case.id)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send the Record along with the report, in types that travel between xdist's processes."""
+        report = yield
+        if isinstance(item, CaseItem) and item.record is not None and report.when == "call":
+            import msgspec
+
+            setattr(report, "accuracy_record", msgspec.to_builtins(item.record))  # noqa: B010 - not a field it declares
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the Record that came with a report."""
+        if self._writer is not None and hasattr(report, "accuracy_record"):
+            import msgspec
+
+            from fa4verify.vocabulary import Record
+
+            self._writer.write(msgspec.convert(report.accuracy_record, Record))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say where the Records are."""
+        if self._writer is not None:
+            terminalreporter.write_line(f"fa4verify: Records in {self._writer.path}")
+
+    def pytest_unconfigure(self) -> None:
+        """Kill the workers and close the run file."""
+        close = getattr(self._ahead, "close", None)
+        if close is not None:
+            close()
+        if self._workers is not None:
+            self._workers.stop()
+        if self._writer is not None:
+            self._writer.__exit__(None, None, None)
+
+
+class CaseCollector(pytest.Collector):
+    """The parent of a suite's items."""
+
+    def collect(self) -> list[pytest.Item]:
+        """Return nothing: `Accuracy` adds the items itself."""
+        return []
+
+
+class CaseItem(pytest.Item):
+    """A case as a test."""
+
+    def __init__(self, *, case: Case, door: Accuracy, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.case, self.door = case, door
+        self.record: Record | None = None
+        self.add_marker("accuracy")
+
+    def runtest(self) -> None:
+        """Verify the case and translate its outcome."""
+        self.record = self.door.record(self.case)
+        outcome, findings = self.record.verdict.outcome, self.record.verdict.findings
+        if outcome == "SKIPPED":
+            pytest.skip(findings[0].message)
+        if outcome in ("FAIL", "INCONCLUSIVE") and self.door.suite.study is not None:
+            pytest.xfail(f"{outcome} is a point of the study: {findings[0].message}")
+        if outcome != "PASS":
+            raise NotPassed(self.record)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the report instead of a traceback."""
+        if not isinstance(excinfo.value, NotPassed):
+            return super().repr_failure(excinfo, style)
+        record = excinfo.value.record
+        told = [finding.message for finding in record.verdict.findings if not finding.passed]
+        return "\n".join([f"{record.verdict.outcome} {record.case.id}", *told, f"again: {record.command}"])
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Name the item by its case."""
+        return self.path, None, self.name
+
+
+class NotPassed(Exception):  # noqa: N818 - a verdict, not an error of the program
+    """A case that did not pass; the Record says why."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
+        self.record = record

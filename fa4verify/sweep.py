@@ -6,8 +6,9 @@ said. Starting a worker (imports, a few seconds) does not count against a case. 
 the workers at once; everything yielded before is yours.
 
 Workers are spawned, not forked: torch's and BLAS's thread pools and CUDA do not survive a fork. They see the parent's
-`sys.path` and current directory, and each is limited to its share of the cores. Verdicts do not depend on the number
-of workers.
+`sys.path` and current directory. A worker's numba kernels, whose bits do not depend on it, get its share of the cores;
+BLAS and torch get one thread, because a float64 product's last bits do depend on theirs: a Record is the same whatever
+the number of workers.
 Known failure mode: a kernel that starts processes of its own leaves them behind when it is killed.
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 _POLL_S = 0.1  # how late `on_start` may be told
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_BLAS_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def sweep(
@@ -170,7 +171,7 @@ class _QuietSpawn(SpawnContext):
 
 
 def _start_worker(threads: int, logs: str) -> None:
-    """Prepare a worker: its share of threads, its output to a log, default signals, the heavy imports.
+    """Prepare a worker: its threads, its output to a log, default signals, the heavy imports.
 
     pebble has set SIGINT to be ignored. SIGTERM kills at once: its own handler waits for Python to come back, which a
     compiled loop does not do.
@@ -185,15 +186,15 @@ def _start_worker(threads: int, logs: str) -> None:
         with contextlib.suppress(AttributeError):
             text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"), NUMBA_NUM_THREADS=str(threads))
 
     import threadpoolctl
     import torch
 
     import fa4verify.verify  # noqa: F401 - so that the first case does not pay for the import
 
-    torch.set_num_threads(threads)
-    threadpoolctl.threadpool_limits(limits=threads)
+    torch.set_num_threads(1)
+    threadpoolctl.threadpool_limits(limits=1)  # for what was loaded before the variables were set
 
 
 def _verify(case: Case) -> Record:

@@ -1,0 +1,84 @@
+"""From what was asked for at a door to the suite that will run.
+
+Contract: `plan` returns a suite whose kernels exist, whose selection is not empty and whose budgets are not vacuous,
+or raises BadRequest with one line for the user. The command line and the pytest plugin ask in the same words.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fa4verify import __version__, cases, devices, kernels
+from fa4verify.runs import RunHeader
+
+if TYPE_CHECKING:
+    from fa4verify.vocabulary import Case, Suite
+
+
+class BadRequest(Exception):  # noqa: N818 - the user's mistake, told to the user
+    """What was asked for cannot be run; one line, to be shown as it is."""
+
+
+def plan(source: str, *, kernel: str | None = None, select: str | None = None, budgets: bool = True) -> Suite:
+    """Return the cases to run.
+
+    Parameters
+    ----------
+    source
+        Name of a shipped suite, or path of a TOML file.
+    kernel
+        Runs every case with this kernel instead of its own.
+    select
+        Expression that picks cases (`cases.select`).
+    budgets
+        Try the budgets on trivial outputs. Costs seconds; a second process of the same run need not do it again.
+    """
+    try:
+        suite = cases.load_suite(source)
+        suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select))
+        for name in sorted({name for case in suite.cases for name in (case.kernel, case.baseline) if name}):
+            if name not in kernels.names():
+                kernels.kernel(name)
+    except (cases.SuiteError, kernels.UnknownKernel) as error:
+        raise BadRequest(str(error)) from error
+    if budgets:
+        from fa4verify.verify import VacuousBudget, admit  # seconds: torch and numba
+
+        try:
+            admit(suite)
+        except VacuousBudget as error:
+            raise BadRequest(str(error)) from error
+    return suite
+
+
+def header_of(suite: Suite, kernel: str | None) -> RunHeader:
+    """Return the header of a run that starts now, in this folder's checkout, on this machine."""
+    return RunHeader(
+        date=datetime.now(UTC),
+        version=__version__,
+        suite=suite.name,
+        commit=devices.git_commit(Path.cwd()),
+        machine=devices.machine_slug(),
+        kernel=kernel,
+        study=suite.study,
+        fingerprint=devices.fingerprint(),
+        asked=tuple(case.id for case in suite.cases),
+    )
+
+
+def _chosen(suite: Suite, kernel: str | None, select: str | None) -> tuple[Case, ...]:
+    """Select, then put the kernel in place: `kernel=fa4-sm90` then means the cases that were written for it.
+
+    An expression that matches no case of the suite is tried on the substituted ones: a report's `id=...` is of those.
+    """
+    chosen = cases.select(suite.cases, select or "")
+    if kernel:
+        chosen = cases.substitute_kernel(chosen, kernel)
+        chosen = chosen or cases.select(cases.substitute_kernel(suite.cases, kernel), select or "")
+    if not chosen:
+        raise BadRequest(f"{suite.name}: no case matches {select!r}; `fa4verify list cases` shows what there is")
+    return chosen
