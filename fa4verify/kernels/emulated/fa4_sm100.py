@@ -8,7 +8,8 @@ emulates for the shape, conditional rescale, sums in eight partials. What is not
 Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
 the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
 rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P; p_dtype None (that of
-the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating. An 8-bit P multiplies V in its 16-bit dtype on the 16-bit
+the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the
+reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit dtype on the 16-bit
 tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K and V as well).
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
@@ -27,11 +28,12 @@ from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array
 from fa4verify.kernels import Unsupported
 from fa4verify.kernels.emulated.fa4_sm90 import ALIGNMENT, FA4_VERSION
 from fa4verify.kernels.emulated.launch import Launch, attention, check
-from fa4verify.kernels.emulated.online import FORMAT_CODES
 from fa4verify.kernels.emulated.tuning_sm100 import B200_SMS, TILE_N, configure, emulated_columns
 from fa4verify.kernels.emulated.visibility import resolve
 from fa4verify.vocabulary import Output
 
+P_DTYPES = ("bf16", "fp16", "e4m3", "e5m2")
+O_DTYPES = ("bf16", "fp16", "fp32")
 Columns = Literal["all", "none"] | Sequence[int] | None
 
 
@@ -61,6 +63,7 @@ class Fa4Sm100:
         rescale_threshold: float = 8.0,
         max_offset: float = 0.0,
         p_dtype: str | None = None,
+        o_dtype: str | None = None,
         disable_2cta: bool = False,
         pack_gqa: bool | None = None,
         num_sms: int = B200_SMS,
@@ -70,8 +73,9 @@ class Fa4Sm100:
         batch, seqlen_q, heads, head_dim = q.shape
         heads_kv, head_dim_v = v.shape[2:]
         _check_head_dims(head_dim, head_dim_v)
-        if p_dtype is not None and p_dtype not in FORMAT_CODES:
-            raise ValueError(f"p_dtype {p_dtype!r}: expected one of {', '.join(FORMAT_CODES)}")
+        for option, name, allowed in (("p_dtype", p_dtype, P_DTYPES), ("o_dtype", o_dtype, O_DTYPES)):
+            if name is not None and name not in allowed:
+                raise ValueError(f"{option} {name!r}: expected one of {', '.join(allowed)}")
         mask = resolve(causal, window_size)
         chosen = configure(
             head_dim=head_dim,
@@ -103,6 +107,7 @@ class Fa4Sm100:
             threshold=rescale_threshold,
             max_offset=max_offset,
             p_dtype=p_dtype,
+            o_dtype=o_dtype,
             emulated=columns,
             coefficients=polynomial,
             empty_loads_first=chosen.ping_pong,

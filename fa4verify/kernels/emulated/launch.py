@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}
 PER_ROW = {
     "rescales_done": online.RESCALES_DONE,
     "rescales_skipped": online.RESCALES_SKIPPED,
@@ -62,6 +63,7 @@ class Launch:
     threshold: float = 0.0
     max_offset: float = 0.0
     p_dtype: str | None = None
+    o_dtype: str | None = None
     emulated: tuple[int, ...] = NO_COLUMNS
     coefficients: tuple[float, ...] = (1.0,)
     empty_loads_first: bool = True
@@ -159,7 +161,7 @@ def attention(
     activity = {name: float(counts[..., column].sum()) for name, column in TOTALS.items()}
     activity["max_p"] = float(largest_p.max(initial=0.0))
     return Output(
-        o=torch.from_numpy(o).to(q.dtype),  # exact: the loop rounded
+        o=torch.from_numpy(o).to(TORCH[launch.o_dtype or DTYPES[q.dtype]]),  # exact: the loop rounded
         lse=torch.from_numpy(lse),
         activity=activity,
         activity_per_row={name: counts[..., column] for name, column in PER_ROW.items()},
@@ -188,7 +190,7 @@ def _plan(launch: Launch, dtype: str, scale: np.float32, softcap: float, has_sin
         threshold=np.float32(launch.threshold),
         offset=np.float32(launch.max_offset),
         p_format=online.FORMAT_CODES[launch.p_dtype or dtype],
-        o_format=online.FORMAT_CODES[dtype],
+        o_format=online.FORMAT_CODES[launch.o_dtype or dtype],
         has_sink=has_sink,
     )
 

@@ -24,16 +24,16 @@ import numba
 import numpy as np
 from numba.typed import List
 
-from fa4verify.arithmetic.formats import round_bf16, round_e4m3, round_e5m2, round_fp16
+from fa4verify.arithmetic.formats import FORMATS, round_bf16, round_e4m3, round_e5m2, round_fp16
 from fa4verify.arithmetic.mma import accumulate, prepare_a, prepare_b
 from fa4verify.arithmetic.mufu import ex2
 from fa4verify.kernels.emulated.softmax_sm90 import MINUS_INF, NAN, ONE, ZERO, finish_sm90, row_maximum, step_sm90
 from fa4verify.kernels.emulated.softmax_sm100 import finish_sm100, step_sm100
 
 WARP = 32  # rows in a block
-BF16, FP16, E4M3, E5M2 = 0, 1, 2, 3
-FORMAT_CODES = {"bf16": BF16, "fp16": FP16, "e4m3": E4M3, "e5m2": E5M2}
-LARGEST = np.array([3.3895313892515355e38, 65504.0, 448.0, 57344.0], np.float32)  # of the formats above
+BF16, FP16, E4M3, E5M2, FP32 = range(5)
+FORMAT_CODES = {"bf16": BF16, "fp16": FP16, "e4m3": E4M3, "e5m2": E5M2, "fp32": FP32}
+LARGEST = np.array([FORMATS[name].max_finite for name in FORMAT_CODES], np.float32)
 
 # Columns of the counts of a row; emulated and hardware exponentials count visible keys only.
 RESCALES_DONE, RESCALES_SKIPPED, TILES_VISITED, TILES_MASKED, EMULATED, HARDWARE, NOT_ONE, SATURATED = range(8)
@@ -62,6 +62,8 @@ def _round(x, code):  # type: ignore[no-untyped-def]
         return round_bf16(x)
     if code == FP16:
         return round_fp16(x)
+    if code == FP32:
+        return x
     return round_e4m3(x, True) if code == E4M3 else round_e5m2(x, True)
 
 
