@@ -115,10 +115,19 @@ class Right(NamedTuple):
 def _exponent(x, emin):  # type: ignore[no-untyped-def]
     """Unnormalised exponent of an operand held in float32; ZERO for 0, SPECIAL for inf and NaN."""
     bits = np.int32(bits_of(np.float32(x)))
-    field = np.int32((bits >> 23) & 255)
-    exponent = max(np.int32(field - 127), np.int32(emin))
-    exponent = np.int32(SPECIAL) if field == 255 else exponent
-    return np.int32(ZERO) if np.int32(bits << 1) == 0 else exponent
+    field = np.int32((bits >> np.int32(23)) & np.int32(255))
+    exponent = max(np.int32(field - np.int32(127)), np.int32(emin))
+    exponent = np.int32(SPECIAL) if field == np.int32(255) else exponent
+    return np.int32(ZERO) if np.int32(bits << np.int32(1)) == np.int32(0) else exponent
+
+
+@njit(cache=True)
+def _scale_row(row, scales, values, exponents):  # type: ignore[no-untyped-def]
+    for k in range(row.size):
+        factor = float_of(np.uint32(np.int32(np.int32(127) - scales[k]) << np.int32(23)), np.float32(0.0))
+        values[k] = row[k] * factor
+    for k in range(row.size):
+        exponents[k] = np.int32(exponents[k] - scales[k])
 
 
 @njit(cache=True)
@@ -130,22 +139,19 @@ def prepare_a(a, step):  # type: ignore[no-untyped-def]
     values = np.zeros((padded, K), np.float32)
     exponents = np.full((padded, K), np.int32(ZERO), np.int32)
     scales = np.zeros((padded, steps), np.int32)
+    scale_of_k = np.empty(K, np.int32)
     for m in range(M):
+        for k in range(K):
+            exponents[m, k] = _exponent(a[m, k], step.emin)
         for i in range(steps):
-            start, end = i * step.k_step, (i + 1) * step.k_step
             top = _NO_NUMBER
-            for k in range(start, end):
-                exponent = _exponent(a[m, k], step.emin)
-                exponents[m, k] = exponent
-                top = max(top, _NO_NUMBER if exponent == SPECIAL else exponent)
+            for k in range(i * step.k_step, (i + 1) * step.k_step):
+                top = max(top, exponents[m, k] if exponents[m, k] < SPECIAL else _NO_NUMBER)
             # The largest lies in [1/2, 1): times b it cannot overflow. 126: 2^-scale stays normal; a row that needs
             # more has products that overflow only where the lane leaves the window anyway.
-            scale = np.int32(min(int(top) + 1, 126)) if top > _NO_NUMBER else np.int32(0)
-            factor = float_of(np.uint32(np.int32(127 - scale) << 23), np.float32(0.0))
-            scales[m, i] = scale
-            for k in range(start, end):
-                values[m, k] = a[m, k] * factor
-                exponents[m, k] -= scale
+            scales[m, i] = np.int32(min(int(top) + 1, 126)) if top > _NO_NUMBER else np.int32(0)
+            scale_of_k[i * step.k_step : (i + 1) * step.k_step] = scales[m, i]
+        _scale_row(a[m], scale_of_k, values[m], exponents[m])
     return Left(a, values, exponents, scales)
 
 
@@ -170,6 +176,12 @@ def prepare_b(b, step):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _power_of_two(exponent):  # type: ignore[no-untyped-def]
+    """2^exponent in float64; a step needs -158 ... 266 and back, all normal."""
+    return float_of(np.uint64(np.int64(1023 + exponent) << np.int64(52)), 0.0)
+
+
+@njit(cache=True)
 def step_element(a, b, c, step):  # type: ignore[no-untyped-def]
     """One step of one element as the contract says it, for any operands; a, b float32 (k_step,)."""
     special = np.float64(c)
@@ -182,12 +194,14 @@ def step_element(a, b, c, step):  # type: ignore[no-untyped-def]
     if math.isinf(special):
         return np.float32(special)
     shift = step.fraction_bits - max(exponent, step.exponent_floor)
-    total = np.int64(math.ldexp(np.float64(c), shift))
+    units = _power_of_two(shift)
+    total = np.int64(np.float64(c) * units)
     for k in range(step.k_step):
-        total += np.int64(math.ldexp(np.float64(a[k]) * np.float64(b[k]), shift))
-    exact = math.ldexp(np.float64(total), -shift)  # fewer than 53 bits
-    last = max(math.frexp(exact)[1] - 1, -126) - step.output_bits  # exponent of the last bit kept
-    return np.float32(math.ldexp(np.float64(np.int64(math.ldexp(exact, -last))), last))
+        total += np.int64(np.float64(a[k]) * np.float64(b[k]) * units)  # exact, then cut
+    exact = np.float64(total) * _power_of_two(-shift)  # fewer than 53 bits
+    leading = np.int64((bits_of(exact) >> np.uint64(52)) & np.uint64(2047)) - 1023
+    last = max(leading, -126) - step.output_bits  # exponent of the last bit kept
+    return np.float32(np.float64(np.int64(exact * _power_of_two(-last))) * _power_of_two(last))
 
 
 @njit(cache=True)
