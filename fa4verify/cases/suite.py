@@ -1,26 +1,91 @@
-"""Suites in TOML become Cases."""
+"""Suites in TOML become Suites.
 
-from __future__ import annotations
+Contract: a name loads a shipped suite, a path a file of the user's; the result is complete and checked (types, names,
+distributions and their arguments, budgets, ids), except for kernel names, which belong to another room.
+Every error is a SuiteError: one line with the file, the path of the key, what was found and what was expected.
+"""
 
 import tomllib
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
-import msgspec
+from fa4verify.cases.blocks import read_block
+from fa4verify.cases.errors import SuiteError, one_of
+from fa4verify.cases.limits import known_keys, read_budget, read_study
+from fa4verify.vocabulary import Case, Suite
 
-from fa4verify.vocabulary import Suite
+KEYS = ("name", "about", "study", "budgets", "cases")
 
 
-def load_suite(source: str) -> Suite:
-    """Load a shipped suite by name, or a suite from a TOML file.
+def load_suite(source: str | Path) -> Suite:
+    """Load a shipped suite by name, or a suite from a path that ends in .toml.
 
     Raises
     ------
-    msgspec.ValidationError
-        For an unknown key or a wrong type; the message holds the path of the key.
+    SuiteError
+        Nothing of that name, or something in it is wrong.
     """
+    source = str(source)
     if source.endswith(".toml"):
-        text = Path(source).read_text()
+        place: Traversable = Path(source)
+        if not place.is_file():
+            raise SuiteError("", f"no file {source!r}", "a suite in TOML")
     else:
-        text = files("fa4verify.cases").joinpath("suites", f"{source}.toml").read_text()
-    return msgspec.convert(tomllib.loads(text), Suite)
+        shipped = _shipped()
+        if source not in shipped:
+            raise SuiteError("", f"no suite {source!r}", f"{one_of(source, shipped)}, or a path that ends in .toml")
+        place = shipped[source]
+    try:
+        return _read(place, source)
+    except SuiteError as error:
+        raise error.within(place.name) from None
+
+
+def suites() -> dict[str, str]:
+    """Return every shipped suite with what it is about."""
+    return {name: tomllib.loads(place.read_text("utf-8"))["about"] for name, place in _shipped().items()}
+
+
+def _shipped() -> dict[str, Traversable]:
+    folder = files("fa4verify.cases").joinpath("suites")
+    found = [place for place in folder.iterdir() if place.name.endswith(".toml")]
+    return {place.name.removesuffix(".toml"): place for place in sorted(found, key=lambda place: place.name)}
+
+
+def _read(place: Traversable, source: str) -> Suite:
+    try:
+        table = tomllib.loads(place.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise SuiteError("", f"byte {error.start} that is not UTF-8", "TOML, which is UTF-8") from None
+    except OSError as error:
+        raise SuiteError("", f"an unreadable file ({error.strerror})", "a suite in TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SuiteError("", f"invalid TOML ({error})", "a suite in TOML") from None
+    known_keys(table, KEYS, "")
+    for name in ("name", "about"):
+        if not isinstance(table.get(name), str) or not table[name].strip():
+            raise SuiteError(name, repr(table[name]) if name in table else "nothing", "a text: it is required")
+    named = known_keys(table.get("budgets", {}), table.get("budgets", {}), "budgets")
+    budgets = {name: read_budget(name, value) for name, value in named.items()}
+    cases = _cases(table.get("cases", []), budgets, source)
+    used = {budget.name for case in cases for budget in case.budgets}
+    for name in budgets:
+        if name not in used:
+            raise SuiteError(f"budgets.{name}", "a budget that no case uses", "a case that uses it, or its removal")
+    study = read_study(table["study"]) if "study" in table else None
+    return Suite(name=table["name"], about=table["about"], cases=cases, study=study)
+
+
+def _cases(blocks: Any, budgets: dict[str, Any], source: str) -> tuple[Case, ...]:
+    if not isinstance(blocks, list) or not blocks:
+        raise SuiteError("cases", repr(blocks), "at least one block [[cases]]")
+    found: dict[str, Case] = {}
+    origin: dict[str, str] = {}
+    for i, block in enumerate(blocks):
+        for case in read_block(block, f"cases[{i}]", budgets, source):
+            if case.id in found:
+                raise SuiteError(f"cases[{i}]", f"a second case {case.id}", f"another than that of {origin[case.id]}")
+            found[case.id], origin[case.id] = case, f"cases[{i}]"
+    return tuple(found.values())

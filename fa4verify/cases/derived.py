@@ -1,0 +1,59 @@
+"""Cases made from cases: another kernel on the same inputs, the last rows of a problem."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fa4verify.cases.naming import case_id
+from fa4verify.vocabulary import Budget, Case, Inputs
+
+
+def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
+    """Put one kernel in place of every case's own.
+
+    The options of the replaced kernel are dropped, since they are not the new one's. Cases that become the same
+    problem are merged: where their limits differ, the loosest counts, because nobody said which architecture the
+    kernel runs on, and only counters that all of them require stay required. To hold a kernel to one architecture's
+    limits, select its cases first (`kernel=fa4-sm90`).
+    """
+    merged: dict[bytes, Case] = {}
+    for case in cases:
+        renamed = msgspec.structs.replace(case, kernel=name, options={}, substituted=True)
+        renamed = msgspec.structs.replace(renamed, id=case_id(renamed))
+        key = msgspec.json.encode(msgspec.structs.replace(renamed, budgets=(), requires=(), baseline=None))
+        merged[key] = _merge(merged[key], renamed) if key in merged else renamed
+    return tuple(merged.values())
+
+
+def _merge(first: Case, second: Case) -> Case:
+    """Return one case for two of the same problem."""
+    budgets: dict[tuple[str, str, str, float], Budget] = {}
+    for budget in (*first.budgets, *second.budgets):
+        key = (budget.tensor, budget.metric, budget.kind, budget.value)
+        if key not in budgets or budget.limit > budgets[key].limit:
+            budgets[key] = budget
+    return msgspec.structs.replace(
+        first,
+        budgets=tuple(budgets.values()),
+        requires=tuple(counter for counter in first.requires if counter in second.requires),
+        baseline=first.baseline or second.baseline,
+        timeout_s=max(first.timeout_s, second.timeout_s),
+    )
+
+
+def last_rows(case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
+    """Return the problem of the last `count` queries of the first batch, all heads.
+
+    Masks are aligned at the bottom right, so it is exactly the same problem for those rows. For exp2, the last
+    `count` arguments.
+    """
+    tensors = inputs.tensors
+    if case.operation == "exp2":
+        return case, Inputs({"x": tensors["x"][-count:].contiguous()})
+    kept = min(count, case.shape.seqlen_q)
+    small = {name: tensor[:1].contiguous() for name, tensor in tensors.items() if name in ("k", "v")}
+    small["q"] = tensors["q"][:1, case.shape.seqlen_q - kept :].contiguous()
+    if "learnable_sink" in tensors:
+        small["learnable_sink"] = tensors["learnable_sink"]
+    shape = msgspec.structs.replace(case.shape, batch=1, seqlen_q=kept)
+    return msgspec.structs.replace(case, shape=shape, id=f"{case.id}-last{kept}"), Inputs(small)

@@ -1,0 +1,44 @@
+"""A case becomes tensors.
+
+Contract: float64 from the distribution, rounded to float32, then to the case's dtype (the path that every framework
+takes: a direct conversion to fp16 would change 6e-5 of the elements). The bits depend on the case without its kernel.
+"""
+
+import numpy as np
+
+from fa4verify.cases.distributions import TABLE, bind, given
+from fa4verify.cases.seeding import canonical, stream
+from fa4verify.vocabulary import Case, Inputs
+
+# Standard deviation of a learnable sink that the distribution does not set, in nats.
+SINK_SPREAD = 2.0
+
+
+def draw(case: Case) -> Inputs:
+    """Draw the inputs of a case.
+
+    Returns
+    -------
+    Inputs
+        forward: q, k, v in the case's dtype, and `learnable_sink` float32 (heads,) where the case has one; exp2: x
+        float32 (n,).
+
+    Raises
+    ------
+    SuiteError
+        The distribution or one of its arguments is unknown, or a capture cannot be read.
+    """
+    import torch  # costs a second; listing and selecting cases does without
+
+    streams = stream(canonical(case, given(case.distribution)))
+    arrays = TABLE[case.distribution.name].generate(case, streams, **bind(case.distribution, "distribution"))
+    if case.learnable_sink and "learnable_sink" not in arrays:
+        arrays = {**arrays, "learnable_sink": SINK_SPREAD * streams("learnable_sink").standard_normal(case.shape.heads)}
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+    def rounded(name: str) -> torch.Tensor:
+        with np.errstate(over="ignore"):  # a capture may hold more than float32 can
+            tensor = torch.from_numpy(np.ascontiguousarray(arrays[name], dtype=np.float32))
+        return tensor if name in ("x", "learnable_sink") else tensor.to(dtypes[case.dtype])
+
+    return Inputs({name: rounded(name) for name in arrays})
