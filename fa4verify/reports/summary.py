@@ -95,7 +95,7 @@ class Summary:
 
     @property
     def operations(self) -> dict[str, tuple[Row, ...]]:
-        """The rows by operation, each a table of its own; MISSING ones, of which only the id is known, last under ""."""
+        """The rows by operation, each a table of its own; MISSING ones, known by id only, last under ""."""
         names = sorted({row.operation for row in self.rows}, key=lambda name: (not name, name != "forward", name))
         return {name: tuple(row for row in self.rows if row.operation == name) for name in names}
 

@@ -1,7 +1,7 @@
 """Numbers and foreign text as every renderer shows them.
 
-Contract: three significant digits, no more than eight characters; text from kernels and users (ids, messages) cannot
-move the cursor, recolour the terminal or break a line.
+Contract: three significant digits, at most nine characters and a sign; text from kernels and users (ids, messages)
+cannot move the cursor, recolour the terminal or break a line.
 """
 
 from __future__ import annotations

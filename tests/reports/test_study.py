@@ -1,0 +1,106 @@
+"""Curves as tables: every record lands in its cell, holes stay visible, failures are marked."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fa4verify.reports.study import Table, tables, value_at
+from fa4verify.vocabulary import Distribution, Metrics, Outcome, Record, Study
+from tests.reports.make import case, record
+
+STUDY = Study(
+    rows="options.rescale_threshold",
+    columns=("dtype",),
+    values=("o.rmse", "activity.rescales_skipped", "activity.max_p"),
+    tables=("distribution",),
+    relative_to=0,
+)
+OUTLIER = Distribution("fa3_outlier", {"sigma": 10})
+
+
+def point(
+    tau: float | None,
+    rmse: float,
+    outcome: Outcome = "PASS",
+    *,
+    dtype: str = "bf16",
+    distribution: Distribution = OUTLIER,
+    seed: int = 0,
+) -> Record:
+    options = {} if tau is None else {"rescale_threshold": tau}
+    name = f"{tau}-{dtype}-{distribution.name}-{seed}"
+    measured = {} if outcome == "CRASHED" else {"o": Metrics({"rmse": rmse})}
+    activity = {} if outcome == "CRASHED" else {"rescales_done": 1, "rescales_skipped": 3, "max_p": 2.0 ** (tau or 0)}
+    problem = case(name, dtype=dtype, distribution=distribution, options=options, seed=seed)
+    return record(name, outcome, case=problem, metrics=measured, activity=activity)
+
+
+def texts(table: Table) -> dict[str, list[str]]:
+    return {label: [cell.text for cell in cells] for label, cells in table.lines}
+
+
+def test_a_curve() -> None:
+    normal = Distribution("normal")
+    points = [
+        point(8, 1.2e-4, "FAIL"),
+        point(0, 5e-5),
+        point(10, 9e-4, "CRASHED"),
+        point(0, 4e-5, dtype="fp16"),
+        point(8, 0.5, "INCONCLUSIVE", distribution=normal),
+        point(0, 4e-5, distribution=normal),
+    ]
+    outlier, plain = tables(STUDY, points)
+    assert outlier.title == "distribution fa3_outlier(sigma=10)"
+    assert plain.title == "distribution normal"
+    columns = [("o.rmse", "/0"), ("activity.rescales_skipped",), ("activity.max_p",)]
+    names = [[f"{dtype} {column[0]}", *column[1:]] for dtype in ("bf16", "fp16") for column in columns]
+    assert list(outlier.headers) == ["rescale_threshold", *itertools.chain(*names)]
+    assert texts(outlier) == {
+        "0": ["5.00e-5", "1", "75%", "1", "4.00e-5", "1", "75%", "1"],
+        "8": ["1.20e-4 !", "2.40", "75% !", "256 !", "-", "-", "-", "-"],
+        "10": ["CRASHED", "-", "CRASHED", "CRASHED", "-", "-", "-", "-"],
+    }
+    assert len(plain.headers) == 5, "a column that no point of the table has is left out"
+    assert texts(plain)["8"] == ["0.500 ?", "1.25e+4", "75% ?", "256 ?"]
+    assert [cell.outcome for cell in outlier.lines[1][1]] == ["FAIL"] * 4 + [""] * 4
+
+
+def test_every_value_appears_exactly_once() -> None:
+    """Structured so that a swap of any two axes shows: each value encodes its place."""
+    grid = list(itertools.product(range(3), ("bf16", "fp16"), ("a", "b")))
+    points = [
+        point(tau, 100 * tau + 10 * (dtype == "fp16") + (name == "b") + 1, dtype=dtype, distribution=Distribution(name))
+        for tau, dtype, name in grid
+    ]
+    study = Study(STUDY.rows, ("dtype",), ("o.rmse",), ("distribution",))
+    one, two = tables(study, points)
+    assert texts(one) == {"0": ["1", "11"], "1": ["101", "111"], "2": ["201", "211"]}
+    assert texts(two) == {"0": ["2", "12"], "1": ["102", "112"], "2": ["202", "212"]}
+    assert [label for label, _ in tables(study, reversed(points))[0].lines] == ["0", "1", "2"]
+
+
+def test_points_of_several_seeds_are_their_mean_and_their_worst_outcome() -> None:
+    (table,) = tables(STUDY, [point(0, 1.0), point(0, 2.0, "FAIL", seed=1)])
+    assert texts(table)["0"][:2] == ["1.50 !", "1"]
+
+
+def test_without_a_base_there_are_no_ratios() -> None:
+    for study in (Study(STUDY.rows, ("dtype",), ("o.rmse",)), Study(STUDY.rows, ("dtype",), ("o.rmse",), (), 99)):
+        (table,) = tables(study, [point(0, 1.0), point(None, 2.0)])
+        assert table.headers == ("rescale_threshold", "bf16 o.rmse")
+        assert table.title == "all"
+        assert texts(table) == {"default": ["2"], "0": ["1"]}
+
+
+def test_no_records_give_no_tables() -> None:
+    assert tables(STUDY, []) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("dtype", "bf16"), ("shape.seqlen_k", 8), ("options.tau", 4), ("options.none", None), ("no.such.path", None)],
+)
+def test_dotted_paths(path: str, value: object) -> None:
+    assert value_at(case("a", options={"tau": 4}), path) == value
