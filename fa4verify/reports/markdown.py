@@ -109,7 +109,7 @@ def _environment(summary: Summary) -> Iterator[str]:
     if header.suite:
         yield "## Rerun\n"
         kernel = f" --kernel {header.kernel}" if header.kernel else ""
-        yield from _fence(f"fa4verify run {header.suite}{kernel}")
+        yield from _fence(one_line(f"fa4verify run {header.suite}{kernel}"))
 
 
 def _table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
