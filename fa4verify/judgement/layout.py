@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fa4verify.vocabulary import Case, Output, Truth
 
 # Elements handled at a time: about 8 float64 arrays of this size live at once, 64 MiB whatever the tensor's size.
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 EXPECTED_TENSORS = {"forward": ("o", "lse"), "exp2": ("y",)}
 TORCH_DTYPE = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 

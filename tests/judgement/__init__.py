@@ -1,0 +1,1 @@
+"""Room 4's tests: the judge is judged."""
