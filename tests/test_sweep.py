@@ -1,0 +1,125 @@
+"""One Record for every case, whatever the kernel does to its process."""
+
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from fa4verify.sweep import Workers, _cause, default_workers, sweep
+from fa4verify.vocabulary import Budget, Case, Distribution, Shape
+
+BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.02, "a few bf16 unit roundoffs (2^-8)")
+SHAPE = Shape(seqlen_q=64, seqlen_k=64, heads=2, heads_kv=2, head_dim=32, head_dim_v=32)
+
+
+def case(kernel, **fields):
+    name = kernel if kernel == "standard" else f"their_kernels:{kernel}"
+    return Case(
+        id=f"case-{kernel}", operation="forward", kernel=name, distribution=Distribution("normal"), shape=SHAPE,
+        budgets=(BUDGET,), **{"timeout_s": 100.0} | fields
+    )  # fmt: skip
+
+
+OUTCOMES = {
+    "good": ("PASS", "relative_rmse"),
+    "prints": ("PASS", "relative_rmse"),
+    "standard": ("PASS", "relative_rmse"),
+    "zeros": ("FAIL", "relative_rmse"),
+    "nan": ("FAIL", "nan"),
+    "wrong_shape": ("FAIL", "expected a torch.Tensor (1, 64, 2, 32) torch.bfloat16, got (1, 2, 64, 32)"),
+    "wrong_dtype": ("FAIL", "got (1, 64, 2, 32) torch.float32"),
+    "mutates": ("FAIL", "wrote to its input k"),
+    "without_causal": ("SKIPPED", "does not take causal"),
+    "raises": ("CRASHED", "RuntimeError: no such thing"),
+    "exits": ("CRASHED", "SystemExit: enough"),
+    "leaves": ("CRASHED", "exit code 3; it said: goodbye"),
+    "segfaults": ("CRASHED", "signal 11 (SIGSEGV); it said: Fatal Python error: Segmentation fault"),
+    "hangs": ("TIMEOUT", "no result after 2 s"),
+}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Sweep all of them with two workers; return records by kernel, started ids and captured output."""
+    started = []
+    fields = {"hangs": {"timeout_s": 2.0}, "without_causal": {"causal": True}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent)
+        patch.chdir(tmp_path_factory.mktemp("sweep"))
+        cases = [case(kernel, **fields.get(kernel, {})) for kernel in OUTCOMES]
+        records = list(sweep(cases, workers=2, on_start=lambda taken: started.append(taken.id)))
+        pid = int(Path("hanging").read_text())
+    return {record.case.id.removeprefix("case-"): record for record in records}, started, pid
+
+
+def test_every_case_has_one_record_and_was_announced_once(swept):
+    records, started, _ = swept
+    assert sorted(records) == sorted(OUTCOMES)
+    assert sorted(started) == sorted(f"case-{kernel}" for kernel in OUTCOMES)
+
+
+@pytest.mark.parametrize("kernel", OUTCOMES)
+def test_what_a_kernel_does_costs_its_own_record_only(swept, kernel):
+    outcome, told = OUTCOMES[kernel]
+    verdict = swept[0][kernel].verdict
+    messages = " | ".join(finding.message for finding in verdict.findings)
+    assert verdict.outcome == outcome, messages
+    assert told.lower() in messages.lower()
+    assert "\n" not in verdict.findings[0].message
+    assert f"case-{kernel}" in swept[0][kernel].command
+
+
+def test_a_timed_out_worker_is_dead(swept):
+    with pytest.raises(ProcessLookupError):
+        os.kill(swept[2], 0)
+
+
+def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_path, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    cases = [case("prints"), case("hangs", timeout_s=600)]
+    records = sweep(cases, workers=2)
+    assert next(records).verdict.outcome == "PASS"
+    while not Path("hanging").exists() or not Path("hanging").read_text():
+        time.sleep(0.05)
+    began = time.monotonic()
+    records.close()
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("hanging").read_text()), 0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_workers_are_used_again_and_their_number_changes_no_figure(swept):
+    with Workers(1) as workers:
+        records = list(itertools.chain(workers.verify([case("standard")]), workers.verify([case("standard")])))
+    first, second = records
+    assert first.metrics == second.metrics == swept[0]["standard"].metrics
+
+
+def test_nothing_asked_starts_nothing():
+    assert list(sweep([])) == []
+
+
+def test_default_workers_respect_affinity_and_quota(monkeypatch):
+    files = {
+        f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list": f"{cpu % 4},{cpu % 4 + 4}"
+        for cpu in range(8)
+    }
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("fa4verify.sweep._read", lambda path: files.get(path, ""))
+    assert default_workers() == 4  # eight hyperthreads of four cores
+    files["/sys/fs/cgroup/cpu.max"] = "250000 100000"
+    assert default_workers() == 2
+    files["/sys/fs/cgroup/cpu.max"] = "max 100000"
+    assert default_workers() == 4
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1, 5})
+    assert default_workers() == 1
+
+
+def test_a_killed_worker_is_told_with_its_signal():
+    assert _cause(-signal.SIGKILL) == "signal 9 (SIGKILL, out of memory?)"
+    assert _cause(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
