@@ -119,7 +119,8 @@ def float32_operands(*operands: npt.ArrayLike) -> tuple[npt.NDArray[np.float32],
     for array in arrays:
         if array.dtype != np.float32:
             raise TypeError(f"expected float32, got {array.dtype}: round to float32 first, so that it is seen")
-    return tuple(np.ascontiguousarray(array) for array in np.broadcast_arrays(*arrays))
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    return tuple(np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(shape) for array in arrays)
 
 
 def fma_array(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, *, ftz: bool = False) -> npt.NDArray[np.float32]:

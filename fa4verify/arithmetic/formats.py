@@ -135,7 +135,8 @@ def _float64(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
     array = np.asarray(x)
     if array.dtype not in (np.float16, np.float32, np.float64):
         raise TypeError(f"expected float16, float32 or float64, got {array.dtype}")
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one, which is no news
+        return array.astype(np.float64)
 
 
 def round_to(x: npt.ArrayLike, fmt: Format, *, saturate: bool = False) -> npt.NDArray[np.float64]:

@@ -2,9 +2,10 @@
 
     python tests/golden/rounding_margins.py
 
-`fa4verify.arithmetic.correct` computes high + low with relative error below 2^-57. If no value lies within 2^-57 of the
-middle of two neighbouring float32, the nearest float32 of the pair is the nearest float32 of the value. This script
-walks all of them (about two minutes on one core) and prints the closest; exit code 1 if one is too close.
+`fa4verify.arithmetic.correct` computes high + low with relative error below 2^-57, and 2^x for |x| < 2^-7, where
+high = 1, below 2^-50 |x|. If no value lies that close to the middle of two neighbouring float32, the nearest float32 of
+the pair is the nearest float32 of the value. This script walks all of them (about a minute on one core) and prints the
+closest, in units of 2^-57 or 2^-50 |x|; exit code 1 if one is closer than 1.
 2^x: |x| from 2^-26 (below, 2^x is within half an ulp of 1) to 128. log2 x: every positive normal x but powers of two,
 whose logarithm is exact. Found in November 2026: see docs/arithmetic.md.
 """
@@ -36,10 +37,11 @@ def margin(high: Any, low: Any) -> Any:
 @njit(cache=True)
 def closest_exp2(first: Any, last: Any) -> Any:
     """Return the smallest margin of 2^x over a range of float32 codes, and its code."""
-    best, where = 1.0, first
+    best, where = np.inf, first
     for code in range(first, last):
-        _, high, low = exp2_pair(float_of(code, ONE))
-        distance = margin(high, low)
+        x = float_of(code, ONE)
+        _, high, low = exp2_pair(x)
+        distance = margin(high, low) / (LIMIT * min(1.0, 128.0 * abs(np.float64(x))))
         if distance < best:
             best, where = distance, code
     return best, where
@@ -48,11 +50,11 @@ def closest_exp2(first: Any, last: Any) -> Any:
 @njit(cache=True)
 def closest_log2(first: Any, last: Any) -> Any:
     """Return the smallest margin of log2 x over a range of float32 codes, powers of two left out, and its code."""
-    best, where = 1.0, first
+    best, where = np.inf, first
     for code in range(first, last):
         if code & 0x7FFFFF:
             high, low = log2_pair(float_of(code, ONE))
-            distance = margin(high, low)
+            distance = margin(high, low) / LIMIT
             if distance < best:
                 best, where = distance, code
     return best, where
@@ -70,7 +72,7 @@ def ranges() -> dict[str, tuple[Any, list[int]]]:
 
 def main() -> int:
     """Walk, print, judge."""
-    worst = 1.0
+    worst = np.inf
     for name, (closest, blocks) in ranges().items():
         start = time.perf_counter()
         best, code = min(closest(block << 23, (block + 1) << 23) for block in blocks)
@@ -78,9 +80,9 @@ def main() -> int:
             best, code = min((best, code), closest(0xC2800000, 0xC2FC0001))
         x = float(np.uint32(code).view(np.float32))
         seconds = time.perf_counter() - start
-        print(f"{name}: closest 2^{np.log2(best):.2f} at x = {x.hex()} ({x:.9g}); {seconds:.0f} s", flush=True)
+        print(f"{name}: closest {best:.3g} at x = {x.hex()} ({x:.9g}); {seconds:.0f} s", flush=True)
         worst = min(worst, best)
-    return 0 if worst > LIMIT else 1
+    return 0 if worst > 1.0 else 1
 
 
 if __name__ == "__main__":
