@@ -213,6 +213,7 @@ def test_a_line_written_in_part_is_taken_back(tmp_path: Path) -> None:
                 writer.write(record("b"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert runs.read(path).notes == ()
         writer.write(record("c"))
     run = runs.read(path)
     assert [item.case.id for item in run.records] == ["a", "c"]
