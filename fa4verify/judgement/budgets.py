@@ -141,7 +141,7 @@ def _truth_is_blunt(
     size: float, limit: float, blur: float, case: Case, budget: Budget, values: Mapping[str, float]
 ) -> bool:
     """Say whether the truth's own uncertainty could turn the answer."""
-    if blur <= RADIUS_SHARE * limit or size - blur > limit:
+    if blur == 0 or blur <= RADIUS_SHARE * limit or size - blur > limit:
         return False
     if size == 0 and limit == 0:
         # Nothing but exactness holds, and the output is the truth in every element: then a rounding unit is the scale.

@@ -49,7 +49,7 @@ class _Evidence:
 
 def diagnose(case: Case, output: Output, truth: Truth) -> list[tuple[str, str]]:
     """Return (tensor, hint) for every hypothesis that explains what is wrong with a forward."""
-    if case.operation != "forward":
+    if case.operation != "forward" or "o" not in truth.tensors:
         return []
     evidence = _gather(case, output, truth)
     hints = [("lse", hint) for hint in _lse(evidence)]
@@ -58,9 +58,9 @@ def diagnose(case: Case, output: Output, truth: Truth) -> list[tuple[str, str]]:
 
 
 def _gather(case: Case, output: Output, truth: Truth) -> _Evidence:
-    queries = case.shape.seqlen_q
-    per_query = max(1, case.shape.batch * case.shape.heads * case.shape.head_dim_v)
-    take = np.unique(np.linspace(0, max(0, queries - 1), min(queries, max(1, ELEMENTS // per_query))).astype(np.int64))
+    exact_o = truth.tensors["o"]
+    queries, per_query = exact_o.shape[1], max(1, exact_o.size // max(1, exact_o.shape[1]))
+    take = np.linspace(0, queries - 1, min(queries, max(1, ELEMENTS // per_query))).astype(np.int64)
 
     def pair(name: str, axis: int) -> tuple[Array | None, Array | None]:
         got, exact = given(output, name), truth.tensors.get(name)
@@ -177,7 +177,7 @@ def _permuted_heads(evidence: _Evidence) -> Iterator[str]:
     heads = evidence.case.shape.heads
     if evidence.o is None or evidence.o_truth is None or heads < 2:
         return
-    have, want = np.nan_to_num(evidence.o), np.nan_to_num(evidence.o_truth)
+    have, want = (np.where(np.isfinite(values), values, 0.0) for values in (evidence.o, evidence.o_truth))
     unit = FORMATS[evidence.case.dtype].unit_roundoff
     distance = np.array([[_rms(have[:, :, h] - want[:, :, g]) for g in range(heads)] for h in range(heads)])
     found = distance.argmin(axis=1)
