@@ -67,9 +67,10 @@ def finish_sm90(largest, sums, c, has_sink, sink):  # type: ignore[no-untyped-de
     total = (sums[0] + sums[1]) + (sums[2] + sums[3])
     scaled = largest * c
     if has_sink:
+        sink *= LOG2_E  # rounded once for both uses, so ptxas cannot contract it (SM100: it does)
         if largest == MINUS_INF:
-            scaled = sink * LOG2_E
-        total += ex2(fma(sink, LOG2_E, -scaled))
+            scaled = sink
+        total += ex2(sink - scaled)
     if total == ZERO or total != total:
         return rcp(ONE), MINUS_INF
     exponent = scaled + lg2(total) if has_sink else fma(largest, c, lg2(total))
