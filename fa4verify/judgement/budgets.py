@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fa4verify.vocabulary import Budget, Case, Metrics
 
-SIGNED = frozenset({"mean_error", "mean_relative"})
 RELATIVE_TO_TRUTH = frozenset({"relative_rmse", "worst_row_relative_l2"})
 # The truth may be uncertain by this share of a limit.
 RADIUS_SHARE = 0.1
@@ -41,8 +40,7 @@ class Evaluation:
         """Value over limit, None where there is no such number."""
         if self.value is None or not self.limit:
             return None
-        away = abs(self.value - self.budget.value) if self.budget.kind == "equals" else abs(self.value)
-        return away / self.limit
+        return abs(self.value - _centre(self.budget)) / self.limit
 
 
 def evaluate(
@@ -68,14 +66,17 @@ def evaluate(
     limit, words = _limit(budget, case, values, baseline)
     if limit is None:
         return Evaluation(budget, None, words, value)
-    if budget.kind == "equals":
-        return Evaluation(budget, abs(value - budget.value) <= limit, words, value, limit)
-    size = abs(value) if budget.metric in SIGNED else value
+    size = abs(value - _centre(budget))
     blur = radius * _metric_per_unit(budget, case, values)
     if _truth_is_blunt(size, limit, blur, case, budget, values):
         words += f"; the truth is certain to {blur:.2g} only, more than {RADIUS_SHARE:.0%} of that"
         return Evaluation(budget, None, words, value, limit)
     return Evaluation(budget, size <= limit, words, value, limit)
+
+
+def _centre(budget: Budget) -> float:
+    """Return what the metric is held near: signed metrics (the means) are held by their magnitude."""
+    return budget.value if budget.kind == "equals" else 0.0
 
 
 def _without_metric(budget: Budget, values: Mapping[str, float]) -> Evaluation:

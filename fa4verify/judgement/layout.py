@@ -8,7 +8,7 @@ unit is one element. exp2's y has no rows. Nothing here copies a tensor that is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Layout:
     rows_are_units: bool
     has_rows: bool
 
-    def matrix(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def matrix(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values as rows."""
         return values.reshape(-1, self.row)
 

@@ -65,13 +65,13 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
     special = Exponential() if name == "y" else None
     want_rows, got_rows = shape.matrix(exact), got.reshape(-1, shape.row)
     declared = truth.moments.get("declared") if name == "y" else None
-    declared_rows = None if declared is None else shape.matrix(np.asarray(declared, dtype=np.float64))
+    declared_rows = None if declared is None else shape.matrix(declared)
     model = _model(case, name, truth, shape)
     keyless = np.isneginf(per_row_of_o(truth.tensors["lse"])) if name == "o" and "lse" in truth.tensors else None
     for rows in shape.chunks():
         want, have = want_rows[rows], got_rows[rows].detach().double().cpu().numpy()
         rounded = round_to(want, shape.format)
-        intended = rounded if declared_rows is None else declared_rows[rows]
+        intended = rounded if declared_rows is None else declared_rows[rows].astype(np.float64)
         sums.add(rows.start, want, have, rounded, intended)
         if model is not None:
             sums.expected += float(np.where(sums.both, model(rows, want), 0.0).sum())

@@ -142,6 +142,7 @@ def test_without_a_finite_element_classes_decide():
     [
         ("rmse", "absolute", 1e-3, 1.0),
         ("max_abs", "ratio_to_floor", 5.0, 1.0),
+        ("mean_error", "equals", 1e-3, 1.0),
         ("relative_rmse", "absolute", 1e-2, 10.0),  # 1 / truth_rms
         ("ulp_p99", "ulp", 4.0, 1 / (0.1 * 2.0**-8)),
     ],

@@ -275,7 +275,7 @@ ANY_FLOAT = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     hnp.arrays(np.float64, (1, 3, 2, 4), elements=ANY_FLOAT),
     hnp.arrays(np.float64, (1, 3, 2, 4), elements=ANY_FLOAT),
