@@ -13,15 +13,26 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation
-from fa4verify.arithmetic.fma import fma
+from fa4verify.arithmetic import exp2, mufu
+from fa4verify.arithmetic import fma as fused
 from fa4verify.arithmetic.formats import FORMATS, round_to
 from fa4verify.arithmetic.mma import matmul
-from fa4verify.arithmetic.mufu import ex2, lg2, rcp
 
 F = np.float32
 LOG2_E, LN_2 = F(math.log2(math.e)), F(math.log(2))
 INF = F(np.inf)
+
+
+def fma(a, b, c):
+    """One fp32 FMA; numba hands Python floats back, which must not go on as doubles."""
+    return F(fused.fma(F(a), F(b), F(c)))
+
+
+def ex2(x):
+    """MUFU.EX2."""
+    return F(mufu.ex2(F(x)))
+
+
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -38,7 +49,7 @@ class Model:
     ascending: bool = False
     threshold: float = 8.0
     columns: frozenset[int] = frozenset()
-    coefficients: np.ndarray = field(default_factory=lambda: np.array(POLY_EX2[3], np.float32))
+    coefficients: np.ndarray = field(default_factory=lambda: np.array(exp2.POLY_EX2[3], np.float32))
     scale: float | None = None
     softcap: float = 0.0
     sink: float | None = None
@@ -82,7 +93,7 @@ class Model:
                     p, factor, m, sums = (self.blackwell_step if self.blackwell else self.hopper_step)(
                         s, c, m, sums, acc is None
                     )
-                    p16 = round_to(np.array([p]), FORMATS[self.p_dtype or dtype], saturate=self.p_dtype == "e4m3")
+                    p16 = round_to(np.array([p]), FORMATS[self.p_dtype or dtype], saturate=self.p_dtype is not None)
                     before = None if acc is None else (acc * factor).astype(F)
                     acc = matmul(p16.astype(F), v[keys.start : keys.stop], before, architecture=arch, dtype=dtype)
                 o[r], lse[r] = self.finish(acc, m, sums, c, v.shape[1])
@@ -115,7 +126,7 @@ class Model:
                 factor = F(1)
         bias = F(F(0) - F(ref * c))
         x = [fma(value, c, bias) for value in s]
-        p = [ex2_emulation(y, self.coefficients) if j in self.columns else ex2(y) for j, y in enumerate(x)]
+        p = [F(exp2.ex2_emulation(y, self.coefficients)) if j in self.columns else ex2(y) for j, y in enumerate(x)]
         partial = p[:8] if first else [F(F(sums[0] * factor) + p[0]), *p[1:8]]
         for j in range(8, len(p)):
             partial[j % 8] = F(partial[j % 8] + p[j])
@@ -138,10 +149,10 @@ class Model:
                 total = F(total + ex2(gap))
         if total == 0 or np.isnan(total):
             return acc[0], -INF
-        log2_sum = fma(m, c, lg2(total)) if log2_max is None else log2_max
+        log2_sum = fma(m, c, mufu.lg2(total)) if log2_max is None else log2_max
         if self.sink is not None and log2_max is None and not self.blackwell:
-            log2_sum = F(F(m * c) + lg2(total))
-        return (acc[0] * rcp(total)).astype(F), F(log2_sum * LN_2)
+            log2_sum = F(F(m * c) + F(mufu.lg2(total)))
+        return (acc[0] * F(mufu.rcp(total))).astype(F), F(log2_sum * LN_2)
 
 
 _TORCH = {"bf16": "bfloat16", "fp16": "float16"}
