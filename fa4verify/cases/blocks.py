@@ -135,7 +135,7 @@ def _case(settings: Settings, key: str, budgets: Mapping[str, Budget], suite: st
         found = f"{case.distribution.name!r} in a case of operation {case.operation!r}"
         raise SuiteError(place("distribution.name"), found, f"operation = {entry.operation!r}")
     if lack := entry.missing(case):
-        raise SuiteError(place("distribution.name"), f"{case.distribution.name!r} on a case without it", lack)
+        raise SuiteError(place("distribution.name"), f"{case.distribution.name!r} without what it needs", lack)
     case = msgspec.structs.replace(case, budgets=_budgets(settings, case, key, budgets))
     return msgspec.structs.replace(case, id=case_id(case))
 
