@@ -92,8 +92,8 @@ class Accuracy:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Add an item for each case, before pytest's own -m and -k have their say."""
-        parent = CaseCollector.from_parent(session, name=self.suite.name, nodeid=self.suite.name)
-        items.extend(CaseItem.from_parent(parent, name=case.id, case=case, door=self) for case in self.suite.cases)
+        parent = SuiteCollector.from_parent(session, name=self.suite.name, nodeid=self.suite.name, door=self)
+        items.extend(session.genitems(parent))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plan the work: what was selected, in order."""
@@ -153,12 +153,17 @@ class Accuracy:
             self._writer.__exit__(None, None, None)
 
 
-class CaseCollector(pytest.Collector):
+class SuiteCollector(pytest.Collector):
     """The parent of a suite's items."""
 
-    def collect(self) -> list[pytest.Item]:
-        """Return nothing: `Accuracy` adds the items itself."""
-        return []
+    def __init__(self, *, door: Accuracy, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.door = door
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Yield an item for each case."""
+        for case in self.door.suite.cases:
+            yield CaseItem.from_parent(self, name=case.id, case=case, door=self.door)
 
 
 class CaseItem(pytest.Item):

@@ -1,6 +1,7 @@
 """What several rooms' tests share: another repository that only has fa4verify installed."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def elsewhere(tmp_path, monkeypatch):
     """Work in a folder with their_kernels.py; return a function that writes a suite there."""
     shutil.copy(Path(__file__).with_name("their_kernels.py"), tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "their_kernels", raising=False)
 
     def suite(extra="", name="tiny.toml"):
         Path(name).write_text(SUITE + extra)

@@ -1,0 +1,199 @@
+"""The command line: exit codes, files, and one line for each mistake."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from io import FileIO
+from pathlib import Path
+
+import pytest
+
+from fa4verify.cli import main
+from fa4verify.runs import read
+
+OTHER_CASES = """
+[[cases]]
+distribution = "normal"
+shape = { seqlen = 64, heads = 2, heads_kv = 1, head_dim = 32, head_dim_v = 32 }
+budgets = ["o-relative"]
+kernel = "their_kernels:good"
+axes = { variants = [%s] }
+"""
+
+
+def command(*words, **options):
+    """Start the installed command, as a user does."""
+    script = Path(sys.executable).with_name("fa4verify")
+    return subprocess.Popen([script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def newest():
+    return max(Path("runs").glob("*/*.jsonl"), key=os.path.getmtime)
+
+
+def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhere):
+    ran = command("run", elsewhere(), "--out", "out", "--workers", "1")
+    shown, said = ran.communicate(timeout=120)
+    assert ran.returncode == 0, said
+    (path,) = Path("out/runs").glob("*/*.jsonl")
+    finished = read(path)
+    assert [record.verdict.outcome for record in finished.records] == ["PASS"]
+    markdown, xml = (Path("out/reports", f"{path.stem}.{kind}") for kind in ("md", "xml"))
+    assert finished.records[0].case.id in markdown.read_text()
+    assert ET.parse(xml).find(".//testcase") is not None
+    assert "PASS" in shown
+    for file in (path, markdown, xml):
+        assert str(file) in shown
+    assert "1/1" in said  # the progress, on stderr
+
+    markdown.unlink()
+    assert main(["report", str(path), "--out", "out"]) == 0
+    assert markdown.exists()
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["report", str(path), "--out", "out"]) == 3  # a case is missing
+
+
+def test_kernels_of_the_current_folder_and_what_becomes_of_each(elsewhere, capfd):
+    kernels = ("zeros", "raises", "wrong_shape", "leaves", "without_causal")
+    variants = [
+        f'{{ kernel = "their_kernels:{name}", causal = {str(name == "without_causal").lower()} }}' for name in kernels
+    ]
+    suite = elsewhere(OTHER_CASES % ", ".join(variants))
+    assert main(["run", suite, "--workers", "1"]) == 1
+    shown, _ = capfd.readouterr()
+    assert "Traceback" not in shown
+    (path,) = Path("runs").glob("*/*.jsonl")
+    outcomes = {record.case.kernel: record.verdict.outcome for record in read(path).records}
+    assert outcomes == {
+        "standard": "PASS",
+        "their_kernels:zeros": "FAIL",
+        "their_kernels:raises": "CRASHED",
+        "their_kernels:wrong_shape": "FAIL",
+        "their_kernels:leaves": "CRASHED",
+        "their_kernels:without_causal": "SKIPPED",
+    }
+    # The command that a report gives runs that case alone, here with a kernel put in place of the suite's.
+    assert main(["run", suite, "--kernel", "their_kernels:good", "--select", "causal=true", "--workers", "1"]) == 0
+    (substituted,) = read(newest()).records
+    assert main([*shlex.split(substituted.command)[1:], "--workers", "1"]) == 0
+    (again,) = read(newest()).records
+    assert again.case == substituted.case
+    assert again.case.kernel == "their_kernels:good"
+    assert again.metrics == substituted.metrics
+    # A run in which nothing passed proves nothing.
+    assert main(["run", suite, "--kernel", "flash-attn-4", "--workers", "1"]) == 3
+
+
+VACUOUS = """
+[budgets.anything]
+tensor = "o"
+metric = "max_abs"
+kind = "absolute"
+limit = 1000.0
+provenance = "none"
+[[cases]]
+distribution = "normal"
+shape = { seqlen = 64, heads = 2, heads_kv = 1, head_dim = 32, head_dim_v = 32 }
+budgets = ["anything"]
+kernel = "standard"
+causal = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "words", "told"),
+    [
+        ("", ["run", "gaet"], "gate"),
+        ("", ["run", "missing.toml"], "missing.toml"),
+        ("= nonsense", ["run", "tiny.toml"], "TOML"),
+        ("sofcap = 1.0", ["run", "tiny.toml"], "cases[0].sofcap"),
+        ("causal = 3", ["run", "tiny.toml"], "cases[0].causal"),
+        (VACUOUS, ["run", "tiny.toml"], "anything"),
+        ("", ["run", "tiny.toml", "--kernel", "fa4-sm9"], "fa4-sm90"),
+        ("", ["run", "tiny.toml", "--kernel", "their_kernels:goood"], "did you mean 'good'"),
+        ("", ["run", "tiny.toml", "--kernel", "their_kernel:good"], "No module named 'their_kernel'"),
+        ("", ["run", "tiny.toml", "--select", "nothing_like_it"], "no case matches 'nothing_like_it'"),
+        ("", ["run", "tiny.toml", "--select", "(dtype=bf16"], "expected ')'"),
+        ("", ["run", "tiny.toml", "--workers", "0"], "at least 1"),
+        ("", ["run", "tiny.toml", "--wrokers", "1"], "--workers"),
+        ("", ["run", "tiny.toml", "--out", "tiny.toml"], "cannot create"),
+        ("", ["report", "missing.jsonl"], "missing.jsonl: cannot read"),
+        ("", ["report", "tiny.toml"], "not a fa4verify run file"),
+        ("", ["list", "everything"], "suites"),
+        ("", ["frobnicate"], "run, list, report, doctor"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(elsewhere, capsys, extra, words, told):
+    elsewhere(extra)
+    assert main(words) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert said.startswith("fa4verify: ")
+    assert said.count("\n") == 1
+    assert told in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk without space")
+def test_a_full_disk_gets_one_line(elsewhere, capsys, monkeypatch):
+    monkeypatch.setattr("fa4verify.runs.FileIO", lambda *_: FileIO("/dev/full", "wb"))
+    assert main(["run", elsewhere()]) == 2
+    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(elsewhere):
+    suite = elsewhere(OTHER_CASES % '{ kernel = "their_kernels:hangs", timeout_s = 600.0 }')
+    ran = command("run", suite, "--workers", "2", start_new_session=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and ran.poll() is None:
+        lines = [path.read_text().count("\n") for path in Path("runs").glob("*/*.jsonl")]
+        if lines == [2] and Path("hanging").exists() and Path("hanging").read_text():
+            break
+        time.sleep(0.1)
+    os.killpg(ran.pid, signal.SIGINT)  # as the terminal does: to the workers too
+    shown, said = ran.communicate(timeout=30)
+    assert ran.returncode == 130, said
+    (path,) = Path("runs").glob("*/*.jsonl")
+    assert said.splitlines()[-1].startswith(f"fa4verify: interrupted: 1 of 2 Records are in {path}")
+    assert "Traceback" not in shown + said
+    assert [record.verdict.outcome for record in read(path).records] == ["PASS"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("hanging").read_text()), 0)
+
+
+def test_lists(elsewhere, capsys):
+    for what, told in [("suites", "gate"), ("kernels", "fa4-sm90"), ("distributions", "fa3_outlier")]:
+        assert main(["list", what]) == 0
+        assert told in capsys.readouterr().out
+    assert main(["list", "cases", elsewhere()]) == 0
+    assert capsys.readouterr().out == "fwd-standard-bf16-b1h2kv1s64d32-normal-s0\n"
+
+
+def test_help_and_usage_errors_load_nothing_heavy():
+    program = (
+        "import sys; from fa4verify.cli import main; main(['--help']); main(['run', 'gaet']); "
+        "print(*{'torch', 'numba'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "doctor" in done.stdout
+    assert done.stderr.splitlines()[-1] == ""
+
+
+def test_doctor_says_what_is_here_and_exits_by_the_cpu_path(capsys, monkeypatch):
+    from fa4verify import devices, doctor
+
+    monkeypatch.setattr(devices, "self_test", lambda: [devices.Check("FMA, numba", "ok", "rounds once")])
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("torch", "flash-attn-4", "standard", "FMA, numba", "the CPU path is sound"):
+        assert word in shown
+    monkeypatch.setattr(devices, "self_test", lambda: [devices.Check("subnormals", "fail", "flushed")])
+    assert main(["doctor"]) == 1
+    assert "NOT sound" in capsys.readouterr().out
+    monkeypatch.setattr(devices, "self_test", list)
+    monkeypatch.setattr(doctor, "version", lambda name: "0.1" if name == "numpy" else "99")
+    assert main(["doctor"]) == 1
+    assert "0.1, wanted >=1.26" in capsys.readouterr().out

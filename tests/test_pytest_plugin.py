@@ -1,0 +1,143 @@
+"""The plugin, in a repository that only has fa4verify installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa4verify.runs import read
+
+CASES = """
+[[cases]]
+distribution = "normal"
+shape = { seqlen = 64, heads = 2, heads_kv = 1, head_dim = 32, head_dim_v = 32 }
+budgets = ["o-relative"]
+kernel = "standard"
+causal = true
+axes = { kernel = [
+    "their_kernels:zeros", "their_kernels:raises", "their_kernels:prints", "their_kernels:without_causal",
+] }
+"""
+OWN = "def test_of_their_own():\n    pass\n"
+STUDY = """
+[study]
+rows = "dtype"
+columns = ["kernel"]
+values = ["o.rmse"]
+"""
+
+
+@pytest.fixture
+def repository(pytester, elsewhere, monkeypatch):
+    """Return a function that runs pytest in their repository."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    elsewhere(CASES)
+    Path("test_own.py").write_text(OWN)
+    Path("pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
+    script = Path(sys.executable).with_name("pytest")
+
+    def run(*words):
+        return pytester.run(script, "-p", "no:cacheprovider", *words, timeout=180)
+
+    return run
+
+
+def outcomes(path):
+    return {record.case.id: record.verdict.outcome for record in read(Path(path)).records}
+
+
+def test_importing_the_plugin_and_a_plain_pytest_load_nothing(repository):
+    heavy = {"torch", "numba", "numpy", "msgspec", "pebble"}
+    program = f"import sys, fa4verify.pytest_plugin; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    Path("test_own.py").write_text(
+        "import sys\ndef test_own():\n    assert not {'torch', 'numpy'} & set(sys.modules)\n"
+    )
+    for words in ([], ["-m", "not accuracy"]):
+        result = repository(*words)
+        result.assert_outcomes(passed=1)
+
+
+def test_each_case_is_an_item_with_the_same_verdict_under_xdist(repository):
+    asked = ["-m", "accuracy", "--accuracy-suite", "tiny.toml"]
+    result = repository(*asked, "--accuracy-record", "alone.jsonl", "-rsf")
+    result.assert_outcomes(passed=2, failed=2, skipped=1, deselected=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines_random([
+        "FAIL fwd-their_kernels:zeros-*",
+        "*o relative_rmse*",
+        "again: fa4verify run tiny.toml --select id=fwd-their_kernels:zeros-*",
+        "CRASHED fwd-their_kernels:raises-*",
+        "run: RuntimeError: no such thing",
+        "SKIPPED * their_kernels:without_causal does not take causal",
+        "collected 6 items / 1 deselected / 5 selected",
+        "fa4verify: Records in alone.jsonl",
+        "FAILED tiny::fwd-their_kernels:zeros-*",
+    ])  # fmt: skip
+    result.stdout.no_fnmatch_line("*Traceback*")
+    alone = read(Path("alone.jsonl"))
+    assert sorted(alone.header.asked) == sorted(record.case.id for record in alone.records)
+
+    parallel = repository(
+        "-n", "2", "-m", "accuracy", "--accuracy-suite", "tiny.toml", "--accuracy-record", "xdist.jsonl"
+    )
+    parallel.assert_outcomes(passed=2, failed=2, skipped=1)
+    assert outcomes("xdist.jsonl") == outcomes("alone.jsonl")
+    figures = [{r.case.id: r.metrics for r in read(Path(path)).records} for path in ("alone.jsonl", "xdist.jsonl")]
+    assert figures[0] == figures[1]
+
+
+def test_kernel_select_and_their_own_tests_side_by_side(repository):
+    result = repository(
+        "--accuracy-suite",
+        "tiny.toml",
+        "--accuracy-kernel",
+        "their_kernels:good",
+        "--accuracy-select",
+        "not causal",
+        "-v",
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([
+        "test_own.py::test_of_their_own PASSED*",
+        "tiny::fwd-their_kernels:good-bf16-b1h2kv1s64d32-normal-s0 PASSED*",
+    ])  # fmt: skip
+
+
+def test_a_case_that_proves_nothing_fails_and_a_point_of_a_study_does_not(repository, elsewhere):
+    blind = '[[cases]]\nkernel = "standard"\ndistribution = "normal"\nrequires = ["rescales_skipped"]\n'
+    blind += 'shape = { seqlen = 32, head_dim = 32, head_dim_v = 32 }\nbudgets = ["o-relative"]\n'
+    counts = "from fa4verify.vocabulary import Output\nfrom their_kernels import good\n"
+    counts += "def idle(q, k, v, **options):\n    o, lse = good(q, k, v, **options)\n"
+    counts += "    return Output(o=o, lse=lse, activity={'rescales_skipped': 0.0})\n"
+    Path("idle_kernel.py").write_text(counts)
+    elsewhere(blind.replace('"standard"', '"idle_kernel:idle"'))
+    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml")
+    result.assert_outcomes(passed=1, failed=1, deselected=1)
+    result.stdout.fnmatch_lines("INCONCLUSIVE fwd-idle_kernel:idle-*")
+
+    elsewhere(CASES + STUDY)
+    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml", "--accuracy-select", "zeros or prints")
+    result.assert_outcomes(passed=1, xfailed=1, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--accuracy-suite", "gaet"], "gate"),
+        (["--accuracy-suite", "tiny.toml", "--accuracy-kernel", "no.such:thing"], "No module named 'no'"),
+        (["--accuracy-suite", "tiny.toml", "--accuracy-select", "zzz"], "no case matches 'zzz'"),
+        (
+            ["--accuracy-suite", "tiny.toml", "--accuracy-select", "standard", "--accuracy-record", "test_own.py"],
+            "cannot create",
+        ),
+    ],
+)
+def test_a_mistake_is_a_usage_error(repository, words, told):
+    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml", *words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.stderr.lines if line.strip()]
+    assert line.startswith("ERROR: ")
+    assert told in line
