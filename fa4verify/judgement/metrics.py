@@ -179,7 +179,7 @@ class _Sums:
             "ulp_max": self.ulp_max.value,
             "floor_rmse": math.sqrt(self.floor / self.count),
             "floor_max_abs": self.floor_max.value,
-            **{name: self.quantiles.at(share) for name, share in ULP_QUANTILES.items()},
+            **dict(zip(ULP_QUANTILES, self.quantiles.at(*ULP_QUANTILES.values()), strict=True)),
         }
         where = {
             "max_abs": self.shape.element(self.error_max.position),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fa4verify.judgement.sums import Largest, Quantiles, UnitMean
 
+SHARES = (0.01, 0.5, 0.99, 0.999)
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 
 
@@ -14,24 +15,38 @@ def test_quantiles_of_small_integers_are_exact():
     quantiles = Quantiles()
     quantiles.add(np.array([0.0, 1.0, 1.0, 2.0]))
     quantiles.add(np.array([3.0, 0.5, 0.0, 1000.0]))
-    assert [quantiles.at(share) for share in (0.25, 0.5, 0.625, 0.875, 1.0)] == [0.0, 1.0, 1.0, 3.0, 1000.0]
+    assert quantiles.at(0.25, 0.5, 0.625, 0.875, 1.0) == [0.0, 1.0, 1.0, 3.0, 1000.0]
 
 
-@pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
-def test_quantiles_are_right_to_12_bits(share):
-    values = np.abs(np.random.default_rng(0).standard_cauchy(200_001))
+@pytest.mark.parametrize("size", [1, 50_001, 700_001])
+def test_quantiles_are_right_to_12_bits(size):
+    """The largest size is past the change from codes to a histogram."""
+    values = np.abs(np.random.default_rng(0).standard_cauchy(size))
     quantiles = Quantiles()
     for part in np.array_split(values, 7):
         quantiles.add(part)
-    exact = np.quantile(values, share, method="inverted_cdf")
-    # Truncated to 12 significant bits after one rounding to float32.
-    assert exact * (1 - 2.0**-11) <= quantiles.at(share) <= exact * (1 + 2.0**-24)
+    for share, found in zip(SHARES, quantiles.at(*SHARES), strict=True):
+        exact = np.quantile(values, share, method="inverted_cdf")
+        # Truncated to 12 significant bits after one rounding to float32.
+        assert exact * (1 - 2.0**-11) <= found <= exact * (1 + 2.0**-24)
+
+
+def test_codes_and_histogram_agree():
+    values = np.abs(np.random.default_rng(1).standard_normal(10_000))
+    codes, histogram = Quantiles(), Quantiles()
+    codes.add(values)
+    histogram.add(values[:5000])
+    histogram._fold()
+    histogram.add(values[5000:])
+    assert codes.counts is None
+    assert histogram.counts is not None
+    assert codes.at(*SHARES) == histogram.at(*SHARES)
 
 
 def test_quantiles_take_what_float32_cannot_hold():
     quantiles = Quantiles()
     quantiles.add(np.array([1e300]))
-    assert np.isfinite(quantiles.at(0.5))
+    assert np.isfinite(quantiles.at(0.5)[0])
 
 
 @settings(max_examples=60, deadline=None)
