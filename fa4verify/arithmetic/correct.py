@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from fa4verify.arithmetic.bits import bits_of, float_of
-from fa4verify.arithmetic.fma import flush, fma64
+from fa4verify.arithmetic.fma import flush, fma64, two_sum
 
 _GUARD = 256  # fraction bits of the integer arithmetic that fills the tables
 
@@ -75,14 +75,6 @@ _LOG_TAIL = tuple(float((-1) ** (k + 1) / (k * _LN2)) for k in range(2, 11))
 _MIN_NORMAL = np.float32(2.0**-126)
 _INF, _NAN, _ZERO, _ONE = np.float32(np.inf), np.float32(np.nan), np.float32(0.0), np.float32(1.0)
 _TOP, _LOWEST = np.float32(128.0), np.float32(-126.0)
-
-
-@njit(cache=True)
-def two_sum(a, b):  # type: ignore[no-untyped-def]
-    """Return the float64 sum and its exact error."""
-    total = a + b
-    shadow = total - a
-    return total, (a - (total - shadow)) + (b - shadow)
 
 
 @njit(cache=True)

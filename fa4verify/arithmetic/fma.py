@@ -4,8 +4,9 @@ Contract: one rounding each. `fma` is LLVM's fma intrinsic (an instruction where
 library's fmaf), never a multiplication and an addition in float64: that rounds twice and is wrong on half of the
 adversarial set of tests/arithmetic/test_fma.py. Numba contracts nothing by itself (fastmath is off), so `a * b + c`
 stays two roundings; the tests hold it to that.
-The `_ftz` forms flush subnormal operands and results to zero of the same sign. Known limit: a product whose exact value
-lies just below 2^-126 and rounds up to it is kept as 2^-126; on sums, which FA4 uses, the question cannot arise.
+The `_ftz` forms flush subnormal operands and results to zero of the same sign. A result is tiny when its size, rounded
+to 24 bits with the exponent unbounded, is below 2^-126: an H200 flushes (1 - 2^-24) * 2^-126, which plain rounding
+would carry up to 2^-126. Sums, all that FA4 flushes, are exact there.
 `add_rm` is PTX add.rm.f32: an exact zero sum of unlike signs is -0, overflow upward stops at the largest number.
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MIN_NORMAL = np.float32(2.0**-126)
+_TINY = 2.0**-126 * (1.0 - 2.0**-25)  # from here on, rounding to 24 bits reaches 2^-126
 _ZERO = np.float32(0.0)
 _SIGN = np.uint32(0x80000000)
 _STEP = np.uint32(1)
@@ -51,16 +53,20 @@ def fma64(a, b, c):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def two_sum(a, b):  # type: ignore[no-untyped-def]
+    """Return the float64 sum of two scalars and its exact error (Knuth)."""
+    total = a + b
+    shadow = total - a
+    return total, (a - (total - shadow)) + (b - shadow)
+
+
+@njit(cache=True)
 def add_rm(a, b):  # type: ignore[no-untyped-def]
     """Return a + b of float32 scalars, rounded toward minus infinity (PTX add.rm.f32).
 
-    The float64 sum and its error (Knuth's two-sum, which cannot overflow here) say on which side of the nearest float32
-    the exact sum lies.
+    The float64 sum and its error say on which side of the nearest float32 the exact sum lies.
     """
-    x, y = np.float64(a), np.float64(b)
-    total = x + y
-    shadow = total - x
-    error = (x - (total - shadow)) + (y - shadow)
+    total, error = two_sum(np.float64(a), np.float64(b))
     nearest = np.float32(total)
     back = np.float64(nearest)
     bits = bits_of(nearest)
@@ -78,15 +84,26 @@ def flush(x):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _flush_result(nearest, total, error):  # type: ignore[no-untyped-def]
+    """Flush a rounded result whose exact value is total + error, both float64."""
+    size = abs(total)
+    tiny = size < _TINY or (size == _TINY and (error < 0.0 if total > 0.0 else error > 0.0))
+    return float_of(bits_of(nearest) & _SIGN, nearest) if tiny else nearest
+
+
+@njit(cache=True)
 def fma_ftz(a, b, c):  # type: ignore[no-untyped-def]
     """Return PTX fma.rn.ftz.f32 of float32 scalars."""
-    return flush(fma(flush(a), flush(b), flush(c)))
+    x, y, z = flush(a), flush(b), flush(c)
+    total, error = two_sum(np.float64(x) * np.float64(y), np.float64(z))  # the product is exact: 48 bits
+    return _flush_result(fma(x, y, z), total, error)
 
 
 @njit(cache=True)
 def mul_ftz(a, b):  # type: ignore[no-untyped-def]
     """Return PTX mul.rn.ftz.f32 of float32 scalars."""
-    return flush(flush(a) * flush(b))
+    x, y = flush(a), flush(b)
+    return _flush_result(x * y, np.float64(x) * np.float64(y), 0.0)
 
 
 @njit(cache=True)

@@ -15,6 +15,7 @@ from fa4verify.arithmetic import fma as ops
 RECORDING = Path(__file__).parents[1] / "golden" / "mufu_h200.json"
 F32 = np.float32
 MAX = Fraction(2**24 - 1) * 2**104
+TINY = 2.0**-126 * (1 - 2.0**-25)  # below, 24 bits do not reach 2^-126
 MAGIC = F32(2.0**23 + 2.0**22)
 
 
@@ -153,9 +154,8 @@ def exact_add_rm(a: float, b: float) -> float:
 def finite_operands() -> np.ndarray:
     """Return float32 over all binades with significands at the edges, and the numbers of the exp2 reduction."""
     fractions = np.array([0, 1, 0x2AAAAB, 0x7FFFFF], np.uint32)
-    fields = np.array([0, 1, 2, 3, 24, 25, 60, 100, 101, 102, 103, 104, 125, 126, 127, 128, 133, 150, 151, 152, 252, 253,
-                       254], np.uint32)  # fmt: skip
-    positive = (fields[:, None] << 23 | fractions).ravel().view(F32)
+    fields = np.array([0, 1, 2, 3, 24, 25, 60, *range(100, 105), *range(125, 129), 133, 150, 151, 152, 252, 253, 254])
+    positive = (fields.astype(np.uint32)[:, None] << 23 | fractions).ravel().view(F32)
     extra = np.array([0.5, 126.5, 127.0, 2.0**23, 2.0**22, float(MAGIC), 2.0**-25, 2.0**-26], F32)
     positive = np.concatenate([positive, extra])
     return np.concatenate([positive, -positive])
@@ -207,7 +207,8 @@ def test_flush_to_zero():
     _ftz_forms(a, b, c, out)
     p, q = flushed(a), flushed(b)
     with np.errstate(over="ignore", under="ignore"):
-        want = [flushed(p * q + F32(0)), flushed(p * q), flushed(p + q), flushed(ops.add_rm_array(p, q)), p]
+        product = np.where(np.abs(p.astype(np.float64) * q) < TINY, np.copysign(F32(0), p * q), p * q)
+        want = [product + F32(0), product, flushed(p + q), flushed(ops.add_rm_array(p, q)), p]
     for got, exact in zip(out, want, strict=True):
         assert np.array_equal(got, exact)
     for got, exact in zip(out[1:], want[1:], strict=True):
@@ -215,6 +216,27 @@ def test_flush_to_zero():
     assert np.any(ops.fma_array(a, b, c) != out[0])
     assert np.array_equal(ops.fma_array(a, b, c, ftz=True), out[0])
     assert np.array_equal(ops.add_rm_array(a, b, ftz=True), out[3])
+
+
+def test_results_are_tiny_by_24_bits():
+    """Beside 2^-126: a product, then sums whose float64 value sits on the limit and whose error says which side."""
+    step, limit = 2.0**-149, 2.0**-126
+    below = limit - step / 2  # (1 - 2^-24) * 2^-126
+    cases = [
+        (1 - 2.0**-24, limit, 0.0, 0.0),
+        (-(1 - 2.0**-24), limit, 0.0, -0.0),
+        ((1 + 2.0**-23) * 2.0**-63, (1 - 2.0**-23) * 2.0**-63, 0.0, limit),
+        ((1 + 2.0**-23) * 2.0**-75, -(2.0**-76), limit, 0.0),  # the error of the float64 sum alone is below the limit
+        ((1 - 2.0**-24) * 2.0**-75, -(2.0**-76), limit, limit),
+        (2.0**-75, -(2.0**-76), limit, limit),  # exactly the limit: the tie goes to even
+        (2.0**-75, -(2.0**-75), limit, 0.0),
+    ]
+    a, b, c, want = np.array(cases).T.astype(F32)
+    got = ops.fma_array(a, b, c, ftz=True)
+    assert np.array_equal(got, want)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+    assert below == float(F32(1 - 2.0**-24)) * limit
+    assert ops.fma_array(a[0], b[0], c[0]) == limit  # without ftz the tie is carried up
 
 
 def test_arrays_take_float32_alone_and_broadcast():

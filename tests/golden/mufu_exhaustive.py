@@ -37,6 +37,8 @@ PAIRS = (
     (0x3F7FFFFF, 0x80800000),
     (0x3F000000, 0x00FFFFFF),  # half of the largest below 2^-125: rounds to 2^-126
     (0x3F000000, 0x00FFFFFE),  # exactly the largest subnormal
+    (0x20000001, 0x1FFFFFFE),  # (1 - 2^-46) * 2^-126: tiny before rounding to 24 bits, not after it
+    (0xA0000001, 0x1FFFFFFE),
     (0x3F800001, 0x007FFFFF),  # a subnormal operand
     (0x3F800000, 0xBF800000),  # an exact zero
     (0x00000000, 0x80000000),
