@@ -3,8 +3,8 @@
 Contract: round to nearest, ties to even, once, from float32 or float64. Overflow is the caller's choice: to the largest
 finite value (`saturate`, PTX satfinite, infinities included) or to infinity (e4m3, which has none: to NaN); NaN stays.
 Known failure mode of the usual way, rounding through float32: 1 + 2^-11 + 2^-40 goes to 1 in fp16 instead of 1 + 2^-10
-(tests/arithmetic/test_formats.py holds every such midpoint). The routine needs float64 subnormals no more than fp32's:
-it gives the same bits under flush-to-zero, except that bf16 from float32 then loses its subnormals to the processor.
+(tests/arithmetic/test_formats.py holds every such midpoint). The scalars give the same bits when the processor flushes
+subnormals to zero; `round_to` on float32 does not, because the conversion to float64 then loses them.
 Numbers: IEEE 754-2019 (fp32, fp16), bfloat16 as fp32 cut to 8 bits, OCP 8-bit floating point 1.0 (e4m3 without
 infinities, e5m2).
 """

@@ -199,6 +199,22 @@ def test_scalars_of_the_kernels(saturate):
             assert count_differences(got, peer) == 0, fmt.name
 
 
+def test_scalars_do_not_depend_on_the_flush_mode():
+    x = float32_points()
+    plain, flushing = ([np.empty_like(x) for _ in SMALL] for _ in range(2))
+    _scalars(x, *plain, False)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormals")
+    try:
+        lost = x[:4].copy() * np.float32(1.0)  # the mode is on: subnormals are gone
+        _scalars(x, *flushing, False)
+    finally:
+        torch.set_flush_denormal(False)
+    assert lost[1] == 0 != x[1]
+    for fmt, got, want in zip(SMALL, flushing, plain, strict=True):
+        assert count_differences(got, want) == 0, fmt.name
+
+
 @pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
 def test_ml_dtypes_agrees_on_float32(fmt):
     x = float32_points()
