@@ -19,7 +19,7 @@ padding are exact; what prepare_a is given must not change before the last accum
     accumulate(A, B, C, use_c, step)  # C float32 (M, N), in place: (C if use_c else 0) + a.b
 
 Fails first where a small addend sits just below the cut: tests/arithmetic/test_mma.py. Slow, with the same bits, where
-the largest exponent of a step is below -100 or above 120 or operands spread over 99 binades against each other
+the largest exponent of a step is below -100 or above 127 or operands spread over 99 binades against each other
 (mma_lanes.py says why): those elements go one by one, some hundred times slower.
 numba does not see when a module it has inlined from changes: after an edit here, delete the callers' __pycache__.
 Numbers: MMA-Sim (arXiv:2511.10909) and Khattak and Mikaitis (arXiv:2512.07004); infinities, NaN, overflow, subnormals
@@ -147,8 +147,8 @@ def prepare_a(a, step):  # type: ignore[no-untyped-def]
             top = _NO_NUMBER
             for k in range(i * step.k_step, (i + 1) * step.k_step):
                 top = max(top, exponents[m, k] if exponents[m, k] < SPECIAL else _NO_NUMBER)
-            # The largest lies in [1/2, 1): times b it cannot overflow. 126: 2^-scale stays normal; a row that needs
-            # more has products that overflow only where the lane leaves the window anyway.
+            # The largest lies in [1/2, 1): times b it cannot overflow. 126, not 128: 2^-scale stays normal, and a
+            # product of the larger rest with b overflows only beyond the window.
             scales[m, i] = np.int32(min(int(top) + 1, 126)) if top > _NO_NUMBER else np.int32(0)
             scale_of_k[i * step.k_step : (i + 1) * step.k_step] = scales[m, i]
         _scale_row(a[m], scale_of_k, values[m], exponents[m])

@@ -13,11 +13,12 @@ of the cut, and the conversion to int32 is the truncation. Even and odd k are su
 float64, and truncating toward zero there is clearing low bits.
 
 The window (e = largest exponent of the step, m = the same for products alone, in units of the row's scale):
-- e <= 120: 33 terms below 4 * 2^e stay below 2^128, so nothing overflows;
+- e <= 127: 2^(e - F) and 2^(F - e) are normal, and the last, exact multiplication overflows from 2^128 on, as it must;
 - e >= -100: results are multiples of 2^(-100 - 25), so never subnormal, and exponent_floor (-132, -133) is far;
 - m >= LOWEST_PRODUCT + max(0, largest exponent of b): a product or prescaled operand that underflowed fp32 is off by
   no more than 2^-126 (times b), and 2^(25 - m) of that is below 1, the cut, as is the true product.
-Infinities and NaN have the exponent SPECIAL and fall out above; zeros have ZERO and never are the largest.
+An infinite or NaN c has the exponent 128, such operands have SPECIAL: they fall out above. Zeros have ZERO and are
+never the largest.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNROLL = 4  # terms a loop iteration; divides every k_step. 8 with 4 rows: 14 GF
 ZERO = -100_000
 SPECIAL = 1_000_000  # above -ZERO, so that inf * 0 is seen
 NO_TERM = -50_000  # below it every term is zero
-HIGHEST = 120
+HIGHEST = 127
 LOWEST = -100
 LOWEST_PRODUCT = -99
 
