@@ -140,7 +140,8 @@ def exact_sums(terms: Array) -> list[arb]:
     """
     count = terms.shape[-1]
     bits = math.ceil(math.log2(count + 2))
-    sigma = np.ldexp(1.0, np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1] + bits)
+    largest = np.abs(terms).max(axis=-1, keepdims=True)
+    sigma = np.ldexp(1.0, np.where(largest == 0.0, -960, np.frexp(largest)[1]) + bits)
     parts = []
     for _ in range(ROUNDS):
         high = sigma + terms

@@ -91,7 +91,8 @@ def _fma(a: NDArray[np.float32], b: NDArray[np.float32], c: np.float64) -> NDArr
     # To odd: an inexact sum with an even last bit moves one step toward the error's side.
     inexact = (error != 0) & (bits & 1 == 0) & np.isfinite(total)
     step = np.where((error > 0) == (total > 0), 1, -1)
-    return (bits + step * inexact).view(np.float64).astype(np.float32)
+    odd: NDArray[np.float64] = (bits + step * inexact).view(np.float64)
+    return odd.astype(np.float32)
 
 
 def _add_toward_minus_infinity(a: NDArray[np.float32], b: float) -> NDArray[np.float32]:

@@ -79,10 +79,10 @@ def stored(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def widen(block: NDArray[Any], out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """Return a block of a stored array in float64, exactly."""
+    """Return a block of a stored array in float64, exactly (a signalling NaN comes out quiet)."""
     if block.dtype == np.uint16:
         block = (block.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if out is None:
-        return block.astype(np.float64)
-    out[...] = block
+    out = np.empty(block.shape) if out is None else out
+    with np.errstate(invalid="ignore"):
+        out[...] = block
     return out
