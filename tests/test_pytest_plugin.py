@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fa4verify.pytest_plugin import CaseItem, NotPassed
 from fa4verify.runs import read
+from fa4verify.vocabulary import Case, Distribution, Finding, Record, Study, Suite, Verdict
 
 CASES = """
 [[cases]]
@@ -20,12 +23,6 @@ axes = { kernel = [
 ] }
 """
 OWN = "def test_of_their_own():\n    pass\n"
-STUDY = """
-[study]
-rows = "dtype"
-columns = ["kernel"]
-values = ["o.rmse"]
-"""
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def repository(pytester, elsewhere, monkeypatch):
     script = Path(sys.executable).with_name("pytest")
 
     def run(*words):
-        return pytester.run(script, "-p", "no:cacheprovider", *words, timeout=180)
+        return pytester.run(script, "-p", "no:cacheprovider", *words, timeout=300)
 
     return run
 
@@ -89,38 +86,56 @@ def test_each_case_is_an_item_with_the_same_verdict_under_xdist(repository):
     assert figures[0] == figures[1]
 
 
-def test_kernel_select_and_their_own_tests_side_by_side(repository):
-    result = repository(
-        "--accuracy-suite",
-        "tiny.toml",
-        "--accuracy-kernel",
-        "their_kernels:good",
-        "--accuracy-select",
-        "not causal",
-        "-v",
-    )
-    result.assert_outcomes(passed=2)
+IDLE = """
+from fa4verify.vocabulary import Output
+from their_kernels import good
+
+def attention(q, k, v, **options):
+    o, lse = good(q, k, v, **options)
+    return Output(o=o, lse=lse, activity={"rescales_skipped": 0.0})
+"""
+BLIND = """
+[[cases]]
+distribution = "normal"
+shape = { seqlen = 32, head_dim = 32, head_dim_v = 32 }
+budgets = ["o-relative"]
+kernel = "standard"
+requires = ["rescales_skipped"]
+"""
+
+
+def test_kernel_and_select_beside_their_own_tests_and_a_case_that_proves_nothing(repository, elsewhere):
+    elsewhere(CASES + BLIND)
+    Path("idle.py").write_text(IDLE)
+    chosen = ["--accuracy-kernel", "idle:attention", "--accuracy-select", "not causal"]
+    result = repository("--accuracy-suite", "tiny.toml", *chosen, "-v")
+    result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([
         "test_own.py::test_of_their_own PASSED*",
-        "tiny::fwd-their_kernels:good-bf16-b1h2kv1s64d32-normal-s0 PASSED*",
+        "tiny::fwd-idle:attention-bf16-b1h2kv1s64d32-normal-s0 PASSED*",
+        "tiny::fwd-idle:attention-* FAILED*",
+        "INCONCLUSIVE fwd-idle:attention-*",
     ])  # fmt: skip
 
 
-def test_a_case_that_proves_nothing_fails_and_a_point_of_a_study_does_not(repository, elsewhere):
-    blind = '[[cases]]\nkernel = "standard"\ndistribution = "normal"\nrequires = ["rescales_skipped"]\n'
-    blind += 'shape = { seqlen = 32, head_dim = 32, head_dim_v = 32 }\nbudgets = ["o-relative"]\n'
-    counts = "from fa4verify.vocabulary import Output\nfrom their_kernels import good\n"
-    counts += "def idle(q, k, v, **options):\n    o, lse = good(q, k, v, **options)\n"
-    counts += "    return Output(o=o, lse=lse, activity={'rescales_skipped': 0.0})\n"
-    Path("idle_kernel.py").write_text(counts)
-    elsewhere(blind.replace('"standard"', '"idle_kernel:idle"'))
-    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml")
-    result.assert_outcomes(passed=1, failed=1, deselected=1)
-    result.stdout.fnmatch_lines("INCONCLUSIVE fwd-idle_kernel:idle-*")
-
-    elsewhere(CASES + STUDY)
-    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml", "--accuracy-select", "zeros or prints")
-    result.assert_outcomes(passed=1, xfailed=1, deselected=1)
+@pytest.mark.parametrize(
+    ("outcome", "raised"),
+    [
+        ("FAIL", pytest.xfail.Exception),
+        ("INCONCLUSIVE", pytest.xfail.Exception),
+        ("SKIPPED", pytest.skip.Exception),
+        ("CRASHED", NotPassed),
+        ("TIMEOUT", NotPassed),
+    ],
+)
+def test_a_fail_in_a_study_is_a_point_of_the_curve(outcome, raised):
+    case = Case(id="c", operation="forward", kernel="standard", distribution=Distribution("normal"))
+    record = Record(case, Verdict(outcome, (Finding("why"),)))
+    suite = Suite("s", "about", (case,), Study(rows="dtype", columns=("kernel",), values=("o.rmse",)))
+    item = object.__new__(CaseItem)
+    item.case, item.door = case, SimpleNamespace(record=lambda _: record, suite=suite)
+    with pytest.raises(raised, match="why"):
+        item.runtest()
 
 
 @pytest.mark.parametrize(
