@@ -97,6 +97,9 @@ def _lse(evidence: _Evidence) -> Iterator[str]:
     have, want = evidence.lse[there], evidence.lse_truth[there]
     if not have.size or not want.any():
         return
+    if not have.any():
+        yield "LSE is zero everywhere"
+        return
     unit = FORMATS["fp32"].unit_roundoff
     slope = float((have * want).sum() / (want * want).sum())
     scale = evidence.case.shape.head_dim**-0.5 if evidence.case.softmax_scale is None else evidence.case.softmax_scale
@@ -111,7 +114,8 @@ def _lse(evidence: _Evidence) -> Iterator[str]:
         guesses["LSE is missing the scale on the row maximum"] = want + row_max * (1 / scale - 1)
         guesses["LSE lacks the row maximum: it is the logarithm of the row sum alone"] = want - row_max
     for hint, guess in guesses.items():
-        if _explains(have, want, guess, unit):
+        # LSE is a plain number a row: what explains it leaves no more than a right kernel's own error.
+        if _explains(have, want, guess, unit) and _rms(have - guess) <= LSE_RIGHT + 8 * unit * _rms(guess):
             yield hint
             return
 
@@ -154,7 +158,8 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
     off = (np.abs(factors - 1) > NOISE_UNITS * unit) & (left <= LEFT_OVER * error)
     if off.any():
         worst = factors[off][np.argmax(np.abs(np.log(np.abs(factors[off]) + 1e-300)))]
-        yield f"{int(off.sum())} rows of O are a multiple of the truth (worst {worst:.4g} times)" + _blame(True)
+        rows = "1 row of O is" if off.sum() == 1 else f"{int(off.sum())} rows of O are"
+        yield f"{rows} a multiple of the truth (worst {worst:.4g} times)" + _blame(True)
 
 
 def _blame(lse_is_right: bool) -> str:

@@ -72,6 +72,19 @@ def test_lse_without_scale_or_maximum(wrong, words):
     assert hint.startswith(words)
 
 
+def test_lse_of_zeros():
+    p = problem(q_scale=100.0)  # one key dominates: 0 is also the logarithm of the row sum
+    assert hints(p, p.with_lse(0 * p.truth.tensors["lse"])) == ["LSE is zero everywhere"]
+
+
+def test_a_near_miss_of_base_2_is_no_evidence():
+    """A twentieth of the error left over: ten times what a kernel's own error would leave."""
+    p = problem()
+    lse = p.truth.tensors["lse"] / np.log(2)
+    lse += 0.05 * (lse - p.truth.tensors["lse"])
+    assert hints(p, p.with_lse(lse)) == []
+
+
 def test_an_lse_that_is_off_by_a_constant_is_none_of_these():
     p = problem()
     assert hints(p, p.with_lse(p.truth.tensors["lse"] + 0.1)) == []
