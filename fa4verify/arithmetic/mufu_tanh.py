@@ -3,7 +3,7 @@
 Contract: `tanh` equals tanh.approx.f32 of an NVIDIA H200, subnormals included (NaN payloads aside). Odd; x itself below
 2^-8, 1 from 8 on. In between a table row and the squarer of `mufu.squarer`, as for ex2, but the sum is cut to 24 bits
 without a rounding constant, and fraction bits below the row's 17 are ignored.
-Compared with a recording on all positive inputs from 2^-17 up to 2^8; elsewhere on 10 points (negative: -0, -1/2, -inf).
+Compared with a recording on all positive inputs from 2^-17 up to 2^8; elsewhere on 10 points, of them -0, -1/2, -inf.
 Fails first on a device with other tables, in single ulps of one segment; tests/arithmetic/test_mufu_tanh.py names it.
 Not monotone: 26,240 steps down on the positive side, nearly all from 1/2 up. Largest relative error 1.1126e-5.
 Numbers: mufu_tables.json beside this file, with provenance.
