@@ -14,16 +14,17 @@ is seen with a finite score goes through to its column, however small the weight
 seen with score -inf gives NaN.
 
 Error, u = 2^-53, A = the row's largest |scale| sum_c |q_c k_jc| (with a softcap t, the row's exponents are off by
-another 12 u |t|), T tiles of B = KEYS keys, exp, log and tanh assumed good to 4 ulp (8u): a score is off by (d + 1) u A, the
-exponent s - max by another 2 u A, its exponential by 8u; each rescale adds u |old max - new max| (at most 2 u A over
-all of them) + 9u. A weight is therefore relatively off by eps = u ((d + 5) A + 9 T + 8), a sum of weights by
-eps + (B + T) u, and to first order
+another 12 u |t|), T tiles of B = KEYS keys, exp, log and tanh assumed good to 4 ulp (8u): a score is off by
+(d + 1) u A, the exponent s - max by another 2 u A, its exponential by 8u; each rescale adds u |old max - new max| (at
+most 2 u A over all of them) + 9u. A weight is therefore relatively off by eps = u ((d + 5) A + 9 T + 8), a sum of
+weights by eps + (B + T) u, and to first order
 
     |error of O|   <= (2 eps + (2 B + 2 T + 2) u) sum_j w_j |v_j|
     |error of LSE| <= eps + (B + T) u + u (8 log(Sk + 1) + |LSE|)
 
-A sink counts as one more tile. `error_bound` is that factor; ball.py certifies what is reached, usually below a hundredth.
-Underflow adds less than Sk 2^-1022 |v|, flush-to-zero included. 16-bit inputs cannot overflow while |scale| < 2^700.
+A sink counts as one more tile. `error_bound` is that factor; ball.py certifies what is reached, usually below a
+hundredth of it. Underflow adds less than Sk 2^-1022 |v|, flush-to-zero included. 16-bit inputs cannot overflow while
+|scale| < 2^700.
 
 Speed: `benchmarks/test_references.py` holds it to 2.5 times the two float64 products alone.
 """
