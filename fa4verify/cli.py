@@ -56,6 +56,8 @@ def run(
     from fa4verify.plan import plan
     from fa4verify.runs import read
 
+    if sys.stderr.isatty():
+        print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select)
     path = _sweep(chosen, kernel, out, workers)
     return _report(read(path), path, out)

@@ -42,13 +42,15 @@ class UserKernel:
             kind = type(target).__name__
             raise UnknownKernel(f"kernel {name!r} is a {kind}; expected a function or an object with .forward")
         try:
-            self._parameters = inspect.signature(self._forward).parameters
+            self._parameters = {
+                function: inspect.signature(function).parameters for function in (self._forward, self._exp2) if function
+            }
         except ValueError as error:
             raise UnknownKernel(f"kernel {name!r} has no readable signature; wrap it in a Python function") from error
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Output:
         """Call the function with what the case uses; see the module's docstring for `softmax_scale`."""
-        given = {name: value for name, value in options.items() if self._wants(name, value)}
+        given = {name: value for name, value in options.items() if self._wants(self._forward, name, value)}
         if given.get("softmax_scale", 0.0) is None and self._default("softmax_scale") is not None:
             given["softmax_scale"] = q.shape[-1] ** -0.5
         return as_output(self._forward(q, k, v, **given))
@@ -57,23 +59,21 @@ class UserKernel:
         """Call the object's own `exp2`."""
         if self._exp2 is None:
             raise Unsupported(f"{self.name} has no exp2")
-        result = self._exp2(x, **options)
+        given = {name: value for name, value in options.items() if self._wants(self._exp2, name, value)}
+        result = self._exp2(x, **given)
         return result if isinstance(result, Output) else Output(y=result)
 
-    def _wants(self, name: str, value: Any) -> bool:
+    def _wants(self, function: Callable[..., Any], name: str, value: Any) -> bool:
         """Return whether to pass an option; decline the case if the function needs it and cannot take it."""
-        if self._takes(name):
+        parameters = self._parameters[function]
+        if name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             return True
         if value is None or (name in _UNUSED and value == _UNUSED[name]):
             return False
         raise Unsupported(f"{self.name} does not take {name}")
 
-    def _takes(self, name: str) -> bool:
-        kinds = {parameter.kind for parameter in self._parameters.values()}
-        return name in self._parameters or inspect.Parameter.VAR_KEYWORD in kinds
-
     def _default(self, name: str) -> Any:
-        parameter = self._parameters.get(name)
+        parameter = self._parameters[self._forward].get(name)
         return inspect.Parameter.empty if parameter is None else parameter.default
 
 

@@ -117,9 +117,11 @@ class Attention(torch.nn.Module):
     """An object with `.forward`, and an exp2 of its own."""
 
     def forward(self, q, k, v, softcap=0.0):
+        """Return q, having touched everything else."""
         return q + 0 * (k.sum() + v.sum() + softcap), torch.zeros(2, 4, 5)
 
     def exp2(self, x):
+        """Return 2^x."""
         return torch.exp2(x)
 
 
@@ -133,7 +135,10 @@ def test_o_with_lse_an_output_and_an_object_are_all_fine(monkeypatch):
     assert run(monkeypatch, Attention(), softcap=1.0).lse.shape == (2, 4, 5)
     assert run(monkeypatch, with_activity).activity == {"max_p": 1.0}
     assert not run(monkeypatch, with_gradient).o.requires_grad
-    assert UserKernel("m:Attention", Attention()).exp2(torch.tensor([-1.0])).y.tolist() == [0.5]
+    attention = UserKernel("m:Attention", Attention())
+    assert attention.exp2(torch.tensor([-1.0])).y.tolist() == [0.5]
+    with pytest.raises(kernels.Unsupported, match="does not take degree"):
+        attention.exp2(torch.tensor([-1.0]), degree=3)
 
 
 def test_exp2_is_declined_by_a_kernel_without_one():
