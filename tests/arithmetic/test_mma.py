@@ -381,6 +381,15 @@ def test_operands_spread_against_each_other():
     assert_equals_oracle(b.T.copy(), a.T.copy(), c.T.copy(), "sm90", "bf16")
 
 
+def test_large_rows_times_ever_smaller_columns():
+    """Products of ordinary size whose scaled form comes down to the smallest fp32, with and without a second term."""
+    far = np.arange(90, 127)
+    a, b = np.zeros((2, 16), np.float32), np.zeros((16, len(far)), np.float32)
+    a[:, 0], a[1, 1] = 1.5 * 2.0**126, 1.9921875 * 2.0**115
+    b[0], b[1] = np.ldexp(1.0078125, -far), np.ldexp(1.9921875, -far)
+    assert_equals_oracle(a, b, np.full((2, len(far)), np.float32(1 + 2.0**-23)), "sm90", "bf16")
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_vectors_equal_single_elements(dtype):
     """64 x 80 elements, 8 steps, distributions as attention has them: P beside V, many zeros, outliers."""
