@@ -149,6 +149,8 @@ class Inputs:
 class Output:
     """What a kernel gave.
 
+    A forward gives o and lse, exp2 gives y float32 (n,), a backward gives dq, dk, dv in the input dtype, delta
+    (rowsum of o * dout) float32 (batch, heads, seqlen_q) and, with a learnable sink, dsink float32 (heads,).
     `activity` counts what the kernel did over the whole call (rescales_done, rescales_skipped, emulated_exp2,
     hardware_exp2, tiles_masked, max_p, ...); `activity_per_row` holds the counters that exist per row as
     (batch, heads, seqlen_q) integer arrays. `provenance` says what ran (package versions, device, model).
@@ -157,6 +159,11 @@ class Output:
     o: torch.Tensor | None = None
     lse: torch.Tensor | None = None
     y: torch.Tensor | None = None
+    dq: torch.Tensor | None = None
+    dk: torch.Tensor | None = None
+    dv: torch.Tensor | None = None
+    delta: torch.Tensor | None = None
+    dsink: torch.Tensor | None = None
     activity: Mapping[str, float] = field(default_factory=dict)
     activity_per_row: Mapping[str, np.ndarray] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -169,7 +176,8 @@ class Truth:
     `radius` bounds |value - exact| for each tensor, certified by ball arithmetic on the sampled rows in
     `sampled_rows` ((n, 3) indices batch, head, row). `moments` holds what the model of a correct kernel's error is
     made of (docs/budgets.md), where a budget asks for it: `spread` = sqrt(sum_j w_j^2 v_j^2), shaped like o, and
-    `row_max` = the largest scaled score in nats, shaped like lse.
+    `row_max` = the largest scaled score in nats, shaped like lse. `declared` (exp2) is what the declared polynomial
+    gives in float32.
     """
 
     tensors: Mapping[str, np.ndarray]
