@@ -16,12 +16,11 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
     kernel runs on, and only counters that all of them require stay required. To hold a kernel to one architecture's
     limits, select its cases first (`kernel=fa4-sm90`).
     """
-    merged: dict[bytes, Case] = {}
+    merged: dict[str, Case] = {}
     for case in cases:
         renamed = msgspec.structs.replace(case, kernel=name, options={}, substituted=True)
         renamed = msgspec.structs.replace(renamed, id=case_id(renamed))
-        key = msgspec.json.encode(msgspec.structs.replace(renamed, budgets=(), requires=(), baseline=None))
-        merged[key] = _merge(merged[key], renamed) if key in merged else renamed
+        merged[renamed.id] = _merge(merged[renamed.id], renamed) if renamed.id in merged else renamed
     return tuple(merged.values())
 
 

@@ -14,7 +14,7 @@ class SuiteError(ValueError):
     def __init__(self, key: str, found: str, expected: str, *, file: str = "") -> None:
         self.key, self.found, self.expected, self.file = key, found, expected, file
         place = ": ".join(word for word in (file, key) if word)
-        super().__init__(f"{place}: found {found}, expected {expected}")
+        super().__init__(f"{place}: found {found}, expected {expected}".removeprefix(": "))
 
     def within(self, file: str) -> Self:
         """Return the same error with the file named."""

@@ -158,7 +158,10 @@ def low_rank_qk(case: Case, stream: Stream, rank: int = 2) -> Arrays:
     for name, heads in (("q", shape.heads), ("k", shape.heads_kv)):
         factors = _normal((*sizes(case)[name][:3], rank), stream(name))
         per_head = np.repeat(basis, heads // shape.heads_kv, axis=1)
-        found[name] = np.einsum("bshr,bhrd->bshd", factors, per_head)
+        # Summed term by term: einsum may fuse multiply and add on one machine and not on another.
+        found[name] = np.zeros(sizes(case)[name])
+        for r in range(rank):
+            found[name] = found[name] + factors[..., r, None] * per_head[:, None, :, r]
     return found
 
 

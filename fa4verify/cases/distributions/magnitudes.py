@@ -89,7 +89,8 @@ def softcap_range(case: Case, stream: Stream, low: float = 0.1, high: float = 20
     """
     arrays, (batch, seqlen_k, heads_kv, _) = zeros(case), sizes(case)["k"]
     order = np.argsort(stream("k").random((batch, seqlen_k, heads_kv)), axis=1)
-    magnitude = np.geomspace(low, high, seqlen_k)[order]
+    # To 12 bits, so that the last bit of a machine's pow does not matter.
+    magnitude = leading(np.geomspace(low, high, seqlen_k), 12)[order]
     signs = np.where(stream("sign").random(magnitude.shape) < 0.5, -1.0, 1.0)
     channel = add_key_scores(case, arrays, signs * magnitude / nats_per_raw(case))
     # Rows see the keys at 1, 1/2 or 1/4 of their size and with either sign.

@@ -1,0 +1,1 @@
+"""Tests of room 1: what to verify."""
