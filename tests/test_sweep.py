@@ -1,6 +1,5 @@
 """One Record for every case, whatever the kernel does to its process."""
 
-import itertools
 import os
 import signal
 import time
@@ -41,40 +40,26 @@ OUTCOMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    """Sweep all of them with two workers; return records by kernel, started ids and captured output."""
-    started = []
+def test_what_a_kernel_does_costs_its_own_record_only(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
     fields = {"hangs": {"timeout_s": 2.0}, "without_causal": {"causal": True}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent)
-        patch.chdir(tmp_path_factory.mktemp("sweep"))
-        cases = [case(kernel, **fields.get(kernel, {})) for kernel in OUTCOMES]
-        records = list(sweep(cases, workers=2, on_start=lambda taken: started.append(taken.id)))
-        pid = int(Path("hanging").read_text())
-    return {record.case.id.removeprefix("case-"): record for record in records}, started, pid
+    cases = [case(kernel, **fields.get(kernel, {})) for kernel in OUTCOMES]
+    started = []
+    records = list(sweep(cases, workers=2, on_start=lambda taken: started.append(taken.id)))
 
-
-def test_every_case_has_one_record_and_was_announced_once(swept):
-    records, started, _ = swept
-    assert sorted(records) == sorted(OUTCOMES)
-    assert sorted(started) == sorted(f"case-{kernel}" for kernel in OUTCOMES)
-
-
-@pytest.mark.parametrize("kernel", OUTCOMES)
-def test_what_a_kernel_does_costs_its_own_record_only(swept, kernel):
-    outcome, told = OUTCOMES[kernel]
-    verdict = swept[0][kernel].verdict
-    messages = " | ".join(finding.message for finding in verdict.findings)
-    assert verdict.outcome == outcome, messages
-    assert told.lower() in messages.lower()
-    assert "\n" not in verdict.findings[0].message
-    assert f"case-{kernel}" in swept[0][kernel].command
-
-
-def test_a_timed_out_worker_is_dead(swept):
-    with pytest.raises(ProcessLookupError):
-        os.kill(swept[2], 0)
+    ids = sorted(case.id for case in cases)
+    assert sorted(record.case.id for record in records) == ids
+    assert sorted(started) == ids
+    for record in records:
+        outcome, told = OUTCOMES[record.case.id.removeprefix("case-")]
+        messages = " | ".join(finding.message for finding in record.verdict.findings)
+        assert (record.case.id, record.verdict.outcome) == (record.case.id, outcome), messages
+        assert told.lower() in messages.lower()
+        assert "\n" not in record.verdict.findings[0].message
+        assert record.case.id in record.command
+    with pytest.raises(ProcessLookupError):  # the worker that timed out is dead
+        os.kill(int(Path("hanging").read_text()), 0)
 
 
 def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_path, monkeypatch, capfd):
@@ -93,11 +78,14 @@ def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_p
     assert capfd.readouterr() == ("", "")
 
 
-def test_workers_are_used_again_and_their_number_changes_no_figure(swept):
-    with Workers(1) as workers:
-        records = list(itertools.chain(workers.verify([case("standard")]), workers.verify([case("standard")])))
-    first, second = records
-    assert first.metrics == second.metrics == swept[0]["standard"].metrics
+def test_workers_are_used_again_and_their_threads_change_no_figure():
+    found = []
+    for threads in (1, 2):
+        with Workers(1, threads=threads) as workers:
+            for _ in range(threads):
+                found.extend(workers.verify([case("standard")]))
+    assert len(found) == 3
+    assert all(record.metrics == found[0].metrics for record in found)
 
 
 def test_nothing_asked_starts_nothing():
