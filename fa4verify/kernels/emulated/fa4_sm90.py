@@ -34,6 +34,16 @@ def tile_size(head_dim: int, head_dim_v: int, causal: bool, local: bool) -> tupl
     return 128, 64 if local else 80
 
 
+def o_tile_fits(head_dim: int, head_dim_v: int, tile_m: int, tile_n: int) -> bool:
+    """Whether the O tile, which FA4 writes where Q was, ends inside its shared memory (Q, two stages of K, P).
+
+    Where it does not, as for head dims (8, 64) or (24, 128), an H200 reports an illegal memory access.
+    """
+    padded, padded_v = (-(-d // 16) * 16 for d in (head_dim, head_dim_v))
+    p = tile_m * tile_n if 64 < head_dim <= 96 else 0  # elsewhere P stays in registers
+    return tile_m * padded_v <= tile_m * padded + 2 * tile_n * padded + p
+
+
 class Fa4Sm90:
     """The kernel object of room 2."""
 
@@ -62,6 +72,11 @@ class Fa4Sm90:
             )
         mask = resolve(causal, window_size)
         tile_m, tile_n = tile_size(head_dim, head_dim_v, mask.causal, mask.local)
+        if not o_tile_fits(head_dim, head_dim_v, tile_m, tile_n):
+            raise Unsupported(
+                f"(head_dim, head_dim_v)=({head_dim}, {head_dim_v}): FA4's O tile overruns its shared memory on SM90 "
+                "(illegal memory access)"
+            )
         launch = Launch("sm90", tile_m, tile_n, packed=q.shape[2] > k.shape[2])
         provenance = {
             "model": f"flash-attn-4 {FA4_VERSION} forward, sm_90a",

@@ -121,5 +121,5 @@ def visits(
             first = first if 0 <= first < zeros else zeros
             end = first + 1
         ranges.append((first, end))
-    bounds = np.array(ranges, np.int64).reshape(-1, 2)
-    return Visits(tile_m, first_key, end_key, bounds[:, 0], bounds[:, 1])
+    first_tile, end_tile = np.array(ranges, np.int64).reshape(-1, 2).T.copy()  # contiguous: one numba signature
+    return Visits(tile_m, first_key, end_key, first_tile, end_tile)
