@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fa4verify.cases import draw, load_suite
     from fa4verify.kernels import Unsupported, kernel
-    from fa4verify.verify import verify
+    from fa4verify.flow import verify
     from fa4verify.vocabulary import Budget, Case, Distribution, Inputs, Output, Record, Shape, Truth, Verdict
 
 # Where each public name lives. Resolved on first use, so that importing the package (as pytest does for every
@@ -29,7 +29,7 @@ _HOME = {
     "draw": "fa4verify.cases",
     "kernel": "fa4verify.kernels",
     "load_suite": "fa4verify.cases",
-    "verify": "fa4verify.verify",
+    "verify": "fa4verify.flow",
 }
 
 __all__ = [

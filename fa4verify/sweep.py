@@ -129,7 +129,7 @@ def default_workers() -> int:
 
 def _ended(case: Case, outcome: Outcome, why: str) -> Record:
     """Return the Record of a case that its worker did not live to give."""
-    from fa4verify.verify import command
+    from fa4verify.flow import command
 
     return Record(case=case, verdict=Verdict(outcome, (Finding(message=why),)), command=command(case))
 
@@ -191,7 +191,7 @@ def _start_worker(threads: int, logs: str) -> None:
     import threadpoolctl
     import torch
 
-    import fa4verify.verify  # noqa: F401 - so that the first case does not pay for the import
+    import fa4verify.flow  # noqa: F401 - so that the first case does not pay for the import
 
     torch.set_num_threads(1)
     threadpoolctl.threadpool_limits(limits=1)  # for what was loaded before the variables were set
@@ -199,7 +199,7 @@ def _start_worker(threads: int, logs: str) -> None:
 
 def _verify(case: Case) -> Record:
     """Verify one case, in a worker; its log starts empty."""
-    from fa4verify.verify import verify
+    from fa4verify.flow import verify
 
     sys.stdout.flush()
     os.ftruncate(1, 0)

@@ -11,13 +11,14 @@ float32 (batch, heads, seqlen_q), natural logarithm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import torch
 
@@ -29,7 +30,7 @@ Scalar = bool | int | float | str | None
 
 # The counters a kernel may report in Output.activity; a case may require any of them to be above zero.
 ACTIVITY = {
-    "rescales_done": "row and KV tile where the running maximum was adopted and O rescaled (the first tile not counted)",
+    "rescales_done": "row and KV tile, not the first, where the new maximum was adopted and O rescaled",
     "rescales_skipped": "row and KV tile where the maximum rose by no more than the threshold and was not adopted",
     "emulated_exp2": "exponentials of P evaluated by the polynomial",
     "hardware_exp2": "exponentials of P evaluated by MUFU",
@@ -111,10 +112,10 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the records of a suite become curves: one table for each combination of `tables`, a line for each value of
-    `rows`, a column for each of `columns` and `values`.
+    """How the records of a suite become curves.
 
-    `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
+    One table for each combination of `tables`, a line for each value of `rows`, a column for each of `columns` and
+    `values`. `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
     "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record. `relative_to` is the row
     whose value the ratios divide by.
     """

@@ -1,0 +1,1 @@
+"""Tests mirror the package; tests/README.md says where a new one goes."""

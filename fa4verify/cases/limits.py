@@ -1,7 +1,7 @@
 """Budgets and studies as TOML states them.
 
 Contract: a budget names a tensor and a metric that exist and says where its number comes from; whether the limit means
-anything is tried on trivial outputs elsewhere (`fa4verify.verify.admit`).
+anything is tried on trivial outputs elsewhere (`fa4verify.flow.admit`).
 """
 
 import math

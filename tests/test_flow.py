@@ -1,0 +1,105 @@
+"""One case walks through all rooms; whatever a kernel does, a Record comes back."""
+
+import sys
+
+import msgspec
+import pytest
+import torch
+
+import fa4verify
+from fa4verify import flow
+from fa4verify.vocabulary import Budget, Case, Distribution, Finding, Shape, Suite, Verdict
+
+O_BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.008, "two bf16 unit roundoffs: P and O")
+CASE = Case(
+    id="fwd-standard",
+    operation="forward",
+    kernel="standard",
+    distribution=Distribution("normal"),
+    shape=Shape(1, 96, 160, 2, 1, 64, 64),
+    budgets=(O_BUDGET,),
+)
+
+
+def _with_kernel(name):
+    return msgspec.structs.replace(CASE, kernel=f"{__name__}:{name}")
+
+
+def raises(q, k, v, *, causal, softmax_scale):
+    raise RuntimeError("an illegal\nmemory access")
+
+
+def declines(q, k, v, *, causal, softmax_scale):
+    raise fa4verify.Unsupported("no head dim of 64")
+
+
+def wrong_shape(q, k, v, *, causal, softmax_scale):
+    return q[:, :-1]
+
+
+def zeros(q, k, v, *, causal, softmax_scale):
+    return torch.zeros_like(q)
+
+
+def test_a_case_passes_and_round_trips():
+    record = fa4verify.verify(CASE)
+    assert record.verdict.outcome == "PASS"
+    assert 1e-4 < record.metrics["o"].values["relative_rmse"] < 8e-3
+    assert record.checked["o"] == "checked"
+    assert set(record.seconds) == {"draw", "run", "baseline", "solve", "measure", "judge"}
+    assert msgspec.json.decode(msgspec.json.encode(record), type=fa4verify.Record) == record
+
+
+def test_the_public_name_stays_callable_whatever_is_imported():
+    import fa4verify.flow
+
+    assert callable(fa4verify.verify)
+    assert fa4verify.verify is fa4verify.flow.verify
+    assert "fa4verify.verify" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("kernel", "outcome", "words"),
+    [
+        ("raises", "CRASHED", "run: RuntimeError: an illegal memory access"),
+        ("declines", "SKIPPED", "no head dim of 64"),
+        ("wrong_shape", "FAIL", "(1, 95, 2, 64)"),
+        ("zeros", "FAIL", "relative_rmse"),
+    ],
+)
+def test_what_a_kernel_does_becomes_a_verdict(kernel, outcome, words):
+    record = fa4verify.verify(_with_kernel(kernel))
+    assert record.verdict.outcome == outcome
+    assert words in " ".join(finding.message for finding in record.verdict.findings)
+
+
+def test_a_fault_of_ours_is_not_a_verdict_on_the_kernel(monkeypatch):
+    def broken(case, inputs):
+        raise ZeroDivisionError("in the reference")
+
+    monkeypatch.setattr(flow.references, "solve", broken)
+    record = fa4verify.verify(CASE)
+    assert record.verdict.outcome == "CRASHED"
+    assert record.verdict.findings[0].message == "solve: ZeroDivisionError: in the reference"
+
+
+def test_a_vacuous_budget_is_refused_and_its_honest_twin_admitted():
+    vacuous = msgspec.structs.replace(CASE, budgets=(msgspec.structs.replace(O_BUDGET, limit=1.5),))
+    with pytest.raises(flow.VacuousBudget, match="fwd-standard"):
+        flow.admit(Suite("mine", "", (vacuous,)))
+    flow.admit(Suite("mine", "", (CASE,)))
+
+
+def test_the_command_reruns_the_case():
+    assert flow.command(msgspec.structs.replace(CASE, suite="gate")) == "fa4verify run gate --select id=fwd-standard"
+    substituted = msgspec.structs.replace(CASE, suite="my suite.toml", kernel="a.b:c", substituted=True)
+    assert flow.command(substituted) == "fa4verify run 'my suite.toml' --select id=fwd-standard --kernel a.b:c"
+
+
+def test_a_verdict_without_evidence_cannot_be_built():
+    with pytest.raises(ValueError, match="at least one budget"):
+        Verdict("PASS")
+    with pytest.raises(ValueError, match="failed"):
+        Verdict("PASS", (Finding("held", passed=True), Finding("broken")))
+    with pytest.raises(ValueError, match="says why"):
+        Verdict("FAIL")
