@@ -2,7 +2,8 @@
 
 Contract: `sweep` yields one Record for every case, in the order of completion. A case that outlives its `timeout_s` is
 a TIMEOUT and its worker is killed; a worker that dies is a CRASHED with its exit code or signal and the last thing it
-said. Starting a worker (imports, a few seconds) does not count against a case. Ctrl-C, or closing the iterator, kills
+said. Starting a worker (imports, and once after an installation half a minute of compiling, which the first worker does
+for all) does not count against a case. Ctrl-C, or closing the iterator, kills
 the workers at once; everything yielded before is yours.
 
 Workers are spawned, not forked: torch's and BLAS's thread pools and CUDA do not survive a fork. They see the parent's
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import signal
 import sys
@@ -195,6 +197,16 @@ def _start_worker(threads: int, logs: str) -> None:
 
     torch.set_num_threads(1)
     threadpoolctl.threadpool_limits(limits=1)  # for what was loaded before the variables were set
+    _compile_once()
+
+
+def _compile_once() -> None:
+    """Compile the emulations, or load what another process compiled: one at a time, so that only the first compiles."""
+    from fa4verify import kernels
+
+    with Path(tempfile.gettempdir(), f"fa4verify-compiling-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kernels.compile_ahead()
 
 
 def _verify(case: Case) -> Record:

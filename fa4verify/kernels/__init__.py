@@ -2,7 +2,7 @@
 
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, UnknownKernel, Unsupported
-from fa4verify.kernels.registry import availability, kernel, names
+from fa4verify.kernels.registry import availability, compile_ahead, kernel, names
 
 __all__ = [
     "ContractViolation",
@@ -10,6 +10,7 @@ __all__ = [
     "UnknownKernel",
     "Unsupported",
     "availability",
+    "compile_ahead",
     "kernel",
     "names",
     "run",
