@@ -1,4 +1,4 @@
-"""Prove the MUFU model on a real GPU: every one of the 2^32 inputs of ex2, rcp and lg2, in seconds.
+"""Prove the MUFU model on a real GPU: every one of the 2^32 inputs of ex2, rcp, lg2 and tanh, in seconds.
 
     python tests/golden/mufu_exhaustive.py OUT.json [TABLES.json]
 
@@ -27,8 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
-FUNCTIONS = ("ex2", "rcp", "lg2")
-MUTANT = {"ex2": 5_892, "rcp": 161_280, "lg2": 12_559}
+FUNCTIONS = ("ex2", "rcp", "lg2", "tanh")
+INSTRUCTIONS = {name: f"{name}.approx.f32" if name == "tanh" else f"{name}.approx.ftz.f32" for name in FUNCTIONS}
+MUTANT = {"ex2": 5_892, "rcp": 161_280, "lg2": 12_559, "tanh": 264}  # tanh: where c1 is odd; from the model alone
 BLOCKS = 512  # one for each sign and exponent
 COUNTERS = 4  # mismatches, mutant mismatches, NaN results, first mismatching input (all ones: none)
 # Pairs (a, b) whose product, fma(a, b, 0) and sum the device rounds and flushes; recorded, not judged.
@@ -119,9 +120,30 @@ __device__ static u32 model_lg2(u32 u, const int* table, int nudge) {
   return sign | ((u32)(top - 36 + 127) << 23) | (r & 0x7fffff);
 }
 
+__device__ static u32 model_tanh(u32 u, const int* table, int nudge) {
+  u32 sign = u & 0x80000000u, exponent = (u >> 23) & 255, fraction = u & 0x7fffff;
+  if (exponent == 255 && fraction) return 0x7fffffff;
+  if (exponent < 119) return u;
+  if (exponent >= 130) return sign | 0x3f800000;
+  int octave = (int)exponent - 119, bits = 0, row = 0;  // octaves -8 .. 2: 2^bits rows each
+  for (int i = 0; i <= octave; i++) {
+    row += i ? 1 << bits : 0;
+    bits = (int)((0x34322211000ull >> (4 * i)) & 15);
+  }
+  row += fraction >> (23 - bits);
+  u32 x = (fraction >> (6 - bits)) & 0x1ffff;
+  const int* c = table + 3 * row;
+  i64 v = ((i64)c[0] << 15) + (i64)c[1] * x + 2 * (i64)c[2] * squarer(x) + nudge;
+  int top = 0;
+  for (int step = 32; step; step >>= 1)
+    if ((u64)v >> (top + step)) top += step;
+  return sign | ((u32)(top - 39 + 127) << 23) | ((u32)(v >> (top - 23)) & 0x7fffff);
+}
+
 __device__ static u32 model(int function, u32 u, const int* table, int nudge) {
   if (function == 0) return model_ex2(u, table, nudge);
-  return function == 1 ? model_rcp(u, table, nudge) : model_lg2(u, table, nudge);
+  if (function == 1) return model_rcp(u, table, nudge);
+  return function == 2 ? model_lg2(u, table, nudge) : model_tanh(u, table, nudge);
 }
 
 __device__ static u32 canonical(u32 y) { return (y & 0x7fffffff) > 0x7f800000 ? 0x7fffffff : y; }
@@ -139,6 +161,7 @@ __device__ static u32 device(int function, u32 u) {
   u32 y;
   if (function == 0) asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(*(float*)&y) : "f"(__uint_as_float(u)));
   else if (function == 1) asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(*(float*)&y) : "f"(__uint_as_float(u)));
+  else if (function == 3) asm volatile("tanh.approx.f32 %0, %1;" : "=f"(*(float*)&y) : "f"(__uint_as_float(u)));
   else asm volatile("lg2.approx.ftz.f32 %0, %1;" : "=f"(*(float*)&y) : "f"(__uint_as_float(u)));
   return y;
 }
@@ -358,7 +381,7 @@ def round_and_flush(device: Device, kernel: ctypes.c_void_p) -> list[dict[str, s
 
 
 def main() -> int:
-    """Run all three functions, print the counts, write the recording; 0 when everything is as expected."""
+    """Run all four functions, print the counts, write the recording; 0 when everything is as expected."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("tables", type=Path, nargs="?", default=TABLES, help="default: the package's")
@@ -385,7 +408,7 @@ def main() -> int:
         found = report["functions"][function] = examine(device, kernels, function, tables[function])
         ok &= found["mismatches"] == 0 and found["mutant_mismatches"] == MUTANT[function]
         print(
-            f"{function}.approx.ftz.f32: {found['mismatches']} mismatches in 2^32 inputs; mutant found at "
+            f"{INSTRUCTIONS[function]}: {found['mismatches']} mismatches in 2^32 inputs; mutant found at "
             f"{found['mutant_mismatches']} (expected {MUTANT[function]}); {found['seconds']} s",
             flush=True,
         )

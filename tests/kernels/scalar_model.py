@@ -17,6 +17,7 @@ from fa4verify.arithmetic import exp2, mufu
 from fa4verify.arithmetic import fma as fused
 from fa4verify.arithmetic.formats import FORMATS, round_to
 from fa4verify.arithmetic.mma import matmul
+from fa4verify.arithmetic.mufu_tanh import tanh
 
 F = np.float32
 LOG2_E, LN_2 = F(math.log2(math.e)), F(math.log(2))
@@ -88,7 +89,7 @@ class Model:
                     keys = range(n * self.tile_n, (n + 1) * self.tile_n)
                     s = list(matmul(q[r : r + 1], k[keys.start : keys.stop].T, architecture=arch, dtype=dtype)[0])
                     if self.softcap:
-                        s = [F(self.softcap) * F(math.tanh(F(F(x * scale) / F(self.softcap)))) for x in s]
+                        s = [F(self.softcap) * tanh(F(F(x * scale) / F(self.softcap))) for x in s]
                     s = [x if self.sees(r // self.group, j, sq, sk) else -INF for x, j in zip(s, keys, strict=True)]
                     p, factor, m, sums = (self.blackwell_step if self.blackwell else self.hopper_step)(
                         s, c, m, sums, acc is None

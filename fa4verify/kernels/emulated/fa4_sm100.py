@@ -2,8 +2,8 @@
 
 Contract: the arithmetic of `flash_attn.cute` 4.0.0b36 compiled for sm_100a: polynomial exp2 on the columns FA4
 emulates for the shape, conditional rescale, sums in eight partials. What is not proved on a device: the tensor core
-(published model of tcgen05; `cta_group::2` taken to be the same), MUFU (the tables of an H200), softcap's
-`tanh.approx` (correctly rounded tanh instead). Dense inputs, one split.
+(published model of tcgen05; `cta_group::2` taken to be the same) and MUFU, `tanh.approx` included (the tables of an
+H200). Dense inputs, one split.
 
 Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
 the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
@@ -118,8 +118,7 @@ class Fa4Sm100:
             "emulated_columns": f"{len(columns)} of {TILE_N}",
             "polynomial": f"degree {len(polynomial) - 1}",
             "mufu": "H200",
-            "not_bit_exact": "tensor core, MUFU and cta_group::2 not compared with a Blackwell device"
-            + ("; tanh.approx: correctly rounded tanh instead" if softcap else ""),
+            "not_bit_exact": "tensor core, MUFU and cta_group::2 not compared with a Blackwell device",
         }
         return attention(
             q,

@@ -9,15 +9,12 @@ Rows are worked in blocks of 32, one warp: on SM100 a warp multiplies O only if 
 1, so a NaN factor alone leaves O as it is. Blocks are spread over threads; nothing is shared between them, so bits do
 not depend on the number of threads.
 
-softcap uses the correctly rounded tanh; the device's `tanh.approx` is not modelled, so those bits differ.
-
 Fails first in O's last bit where P or O is rounded elsewhere: tests/kernels/test_fa4_sm90.py.
 Source: flash-attn-4 4.0.0b36, `flash_fwd_sm90.mma`, `flash_fwd_sm100.softmax_step` and `.correction_loop`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numba
@@ -27,6 +24,7 @@ from numba.typed import List
 from fa4verify.arithmetic.formats import FORMATS, round_bf16, round_e4m3, round_e5m2, round_fp16
 from fa4verify.arithmetic.mma import accumulate, prepare_a, prepare_b
 from fa4verify.arithmetic.mufu import ex2
+from fa4verify.arithmetic.mufu_tanh import tanh
 from fa4verify.kernels.emulated.softmax_sm90 import MINUS_INF, NAN, ONE, ZERO, finish_sm90, row_maximum, step_sm90
 from fa4verify.kernels.emulated.softmax_sm100 import finish_sm100, step_sm100
 
@@ -72,7 +70,7 @@ def _score(s, plan):  # type: ignore[no-untyped-def]
     """Softcap one row in place."""
     if plan.softcap != ZERO:
         for j in range(s.shape[0]):
-            capped = np.float32(math.tanh(np.float64((s[j] * plan.softmax_scale) / plan.softcap)))
+            capped = tanh((s[j] * plan.softmax_scale) / plan.softcap)
             s[j] = plan.softcap * capped
 
 
