@@ -96,9 +96,9 @@ def test_long_sequence_cannot_cancel():
     a_case = case("long_sequence", sizes={"seqlen_k": 4096, "seqlen_q": 32})
     tensors = arrays(a_case)
     o, _ = attention(a_case, tensors)
-    assert tensors["v"].min() >= 0.5
-    assert tensors["v"].max() <= 1.5
-    assert 0.5 <= o.min() <= o.max() <= 1.5
+    size = 2.0 ** -(np.arange(64) % 4)
+    for x in (tensors["v"] / size, o / size):
+        assert 0.5 <= x.min() < x.max() <= 1.5
     assert (raw_scores(tensors) * nats(a_case)).std() == pytest.approx(0.25, rel=0.1)
 
 
