@@ -41,6 +41,39 @@ ACTIVITY = {
     "p_saturated": "P values that the conversion clamped or turned into inf",
 }
 
+# The tensors that each operation is judged on, and the metrics that exist for them (docs/metrics.md).
+TENSORS = {"forward": ("o", "lse"), "exp2": ("y",)}
+METRICS = (
+    "rmse",
+    "truth_rms",
+    "relative_rmse",
+    "max_abs",
+    "worst_row_relative_l2",
+    "mean_error",
+    "mean_error_standard_error",
+    "ulp_p50",
+    "ulp_p99",
+    "ulp_p999",
+    "ulp_max",
+    "floor_rmse",
+    "floor_max_abs",
+    "expected_rmse",
+    "nonfinite_mismatches",
+    "keyless_rows_not_zero",
+    "elements",
+    "fa_rule_value",
+    "fa_rule_limit",
+)
+EXP2_METRICS = (
+    "max_relative",
+    "mean_relative",
+    "rmse_relative",
+    "bf16_mismatch_rate",
+    "fp16_mismatch_rate",
+    "special_mismatches",
+    "declared_mismatches",
+)
+
 
 class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes of one attention problem; `heads` is a multiple of `heads_kv`, `head_dim_v` defaults to `head_dim`."""

@@ -14,9 +14,8 @@ import msgspec
 from fa4verify.cases.distributions import TABLE, bind
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
-from fa4verify.cases.limits import TENSORS
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import ACTIVITY, Budget, Case, Distribution, Shape
+from fa4verify.vocabulary import ACTIVITY, TENSORS, Budget, Case, Distribution, Shape
 
 # A flat setting: its value and where it was read.
 Settings = dict[str, tuple[Any, str]]

@@ -12,39 +12,7 @@ import msgspec
 
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
-from fa4verify.vocabulary import ACTIVITY, Budget, Case, Study
-
-TENSORS = {"forward": ("o", "lse"), "exp2": ("y",)}
-METRICS = (
-    "rmse",
-    "truth_rms",
-    "relative_rmse",
-    "max_abs",
-    "worst_row_relative_l2",
-    "mean_error",
-    "mean_error_standard_error",
-    "ulp_p50",
-    "ulp_p99",
-    "ulp_p999",
-    "ulp_max",
-    "floor_rmse",
-    "floor_max_abs",
-    "expected_rmse",
-    "nonfinite_mismatches",
-    "keyless_rows_not_zero",
-    "elements",
-    "fa_rule_value",
-    "fa_rule_limit",
-)
-EXP2_METRICS = (
-    "max_relative",
-    "mean_relative",
-    "rmse_relative",
-    "bf16_mismatch_rate",
-    "fp16_mismatch_rate",
-    "special_mismatches",
-    "declared_mismatches",
-)
+from fa4verify.vocabulary import ACTIVITY, EXP2_METRICS, METRICS, TENSORS, Budget, Case, Study
 
 
 def metrics_of(tensor: str) -> tuple[str, ...]:

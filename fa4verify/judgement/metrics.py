@@ -71,7 +71,8 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
     for rows in shape.chunks():
         want, have = want_rows[rows], got_rows[rows].detach().double().cpu().numpy()
         rounded = round_to(want, shape.format)
-        intended = rounded if declared_rows is None else declared_rows[rows].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN of the declaration becomes a quiet one
+            intended = rounded if declared_rows is None else declared_rows[rows].astype(np.float64)
         sums.add(rows.start, want, have, rounded, intended)
         if model is not None:
             sums.expected += float(np.where(sums.both, model(rows, want), 0.0).sum())
