@@ -46,7 +46,7 @@ def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | N
     else:
         for operation, rows in summary.operations.items():
             if operation:
-                console.print(_verdicts(operation, rows))
+                _verdicts(console, operation, rows)
                 console.print()
         if any(row.operation == "forward" for row in summary.rows):
             console.print(Text(measures.LEGEND, "dim"))
@@ -67,20 +67,35 @@ def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | N
         console.print(Text(f"written: {printable(str(path))}"), soft_wrap=True)
 
 
-def _verdicts(operation: str, rows: Sequence[Row]) -> Table:
-    """Lay out one table; a column in which nobody has a figure is left out."""
+def _verdicts(console: Console, operation: str, rows: Sequence[Row]) -> None:
+    """Print one table; a column in which nobody has a figure is left out.
+
+    A case whose id does not fit beside its figures takes two lines: folded into fragments it can be neither read nor
+    copied.
+    """
     shown = [
         index for index in range(len(MEASURES[operation])) if any(row.figures[index][1] is not None for row in rows)
     ]
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("verdict", no_wrap=True)
-    table.add_column(operation, overflow="fold")
-    for index in shown:
-        table.add_column(MEASURES[operation][index].title, justify="right", no_wrap=True)
-    for row in sorted(rows, key=lambda row: _WORST_LAST.index(row.status)):
-        cells = [Text(measure.show(value)) for measure, value in (row.figures[index] for index in shown)]
-        table.add_row(Text(row.status, COLOURS[row.status]), Text(one_line(row.id)), *cells)
-    return table
+    rows = sorted(rows, key=lambda row: _WORST_LAST.index(row.status))
+    titles = [MEASURES[operation][index].title for index in shown]
+    figures = [[measure.show(value) for measure, value in (row.figures[index] for index in shown)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *figures, strict=True)]
+    verdict = max(len("verdict"), *(len(row.status) for row in rows))
+    longest = max(len(operation), *(len(one_line(row.id)) for row in rows))
+    room = min(longest, console.width - verdict - 2 - sum(width + 2 for width in widths))
+
+    def printed(first: Text, name: str, values: Sequence[str], style: str) -> None:
+        first.pad_right(verdict - len(first))
+        first.append(f"  {name:{max(room, 0)}}", style)
+        if len(name) > room:
+            console.print(first, soft_wrap=True)
+            first = Text(f"{'':{verdict}}  {'':{max(room, 0)}}")
+        first.append("".join(f"  {value:>{width}}" for value, width in zip(values, widths, strict=True)), style)
+        console.print(first, soft_wrap=True)
+
+    printed(Text("verdict", "bold"), operation, titles, "bold")
+    for row, values in zip(rows, figures, strict=True):
+        printed(Text(row.status, COLOURS[row.status]), one_line(row.id), values, "")
 
 
 def _study(curve: study.Table) -> Table:

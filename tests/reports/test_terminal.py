@@ -55,15 +55,20 @@ def test_golden() -> None:
     assert [line.rstrip() for line in shown.splitlines()] == GOLDEN.splitlines()
 
 
-def test_long_ids_fit_120_columns_with_every_column_shown() -> None:
+def test_ids_stay_whole_and_figures_aligned_at_every_width() -> None:
     name = "fwd-fa4_sm100-bf16-b1h2s1024d128-causal-outlier-sigma10-s0"
     activity = {"rescales_done": 1, "rescales_skipped": 3, "emulated_exp2": 1, "hardware_exp2": 999999}
-    shown = rendered(run(record(name, activity=activity)))
-    table = shown.split("\n\n")[0]
-    assert max(map(len, table.splitlines())) <= 120
-    folded = [line[9:].split(" ")[0] for line in table.splitlines()[1:]]
-    assert "".join(folded) == name
-    assert table.splitlines()[0].split()[-1] == "emu"
+    item = run(record(name, activity=activity), record("short", activity=activity))
+    for width in (80, 100, 120, 160):
+        table = rendered(item, width=width).split("\n\n")[0].splitlines()
+        assert max(map(len, table)) <= width
+        assert table[0].split()[-1] == "emu" or table[1].split()[-1] == "emu"
+        assert sum(name in line for line in table) == 1
+        figures = [line for line in table if line.rstrip().endswith("%")]
+        assert len(figures) == 2
+        assert len({len(line.rstrip()) for line in figures}) == 1
+    assert len(rendered(item, width=160).split("\n\n")[0].splitlines()) == 3
+    assert len(rendered(item, width=120).split("\n\n")[0].splitlines()) == 4, "only the long id takes a second line"
 
 
 def test_foreign_text_is_shown_not_obeyed() -> None:
