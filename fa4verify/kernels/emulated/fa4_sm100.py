@@ -26,9 +26,10 @@ import torch
 
 from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array
 from fa4verify.kernels import Unsupported
+from fa4verify.kernels.emulated import backward_launch
 from fa4verify.kernels.emulated.fa4_sm90 import ALIGNMENT, FA4_VERSION
 from fa4verify.kernels.emulated.launch import Launch, attention, check
-from fa4verify.kernels.emulated.tuning_sm100 import B200_SMS, TILE_N, configure, emulated_columns
+from fa4verify.kernels.emulated.tuning_sm100 import B200_SMS, TILE_M, TILE_N, configure, emulated_columns
 from fa4verify.kernels.emulated.visibility import resolve
 from fa4verify.vocabulary import Output
 
@@ -132,6 +133,66 @@ class Fa4Sm100:
             provenance=provenance,
         )
 
+    def backward(
+        self,
+        dout: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        o: torch.Tensor,
+        lse: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: tuple[int | None, int | None] = (None, None),
+        softcap: float = 0.0,
+        learnable_sink: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+        dlse: torch.Tensor | None = None,
+        disable_2cta: bool = False,
+    ) -> Output:
+        """Return dq, dk, dv in the dtype of q, delta (batch, heads, seqlen_q) and, with a sink, dsink (heads,).
+
+        o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0).
+        """
+        head_dim, head_dim_v = q.shape[-1], v.shape[-1]
+        _check_head_dims(head_dim, head_dim_v)
+        mask = resolve(causal, window_size)
+        setup = backward_setup(head_dim, disable_2cta=disable_2cta)
+        if setup.two_kernels:
+            for name, there in (
+                ("softcap", bool(softcap)),
+                ("learnable_sink", learnable_sink is not None),
+                ("dlse", dlse is not None),
+                ("local attention", mask.local),
+            ):
+                if there:
+                    raise Unsupported(f"SM100 backward with head_dim=256 does not support {name}")
+        provenance = {
+            "model": f"flash-attn-4 {FA4_VERSION} backward, sm_100a",
+            "tiles": f"{setup.tile_m}x{setup.tile_n}" + (", two kernels" if setup.two_kernels else ""),
+            "order": "deterministic" if deterministic or setup.two_kernels else f"random, seed {seed or 0}",
+            "not_bit_exact": "not compared with a Blackwell device",
+        }
+        return backward_launch.gradients(
+            dout,
+            q,
+            k,
+            v,
+            o,
+            lse,
+            setup=setup,
+            mask=mask,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            deterministic=deterministic,
+            seed=seed,
+            dlse=dlse,
+            provenance=provenance,
+        )
+
     def exp2(self, x: torch.Tensor, degree: int = 3, coefficients: Sequence[float] | None = None) -> Output:
         """Return what replaces MUFU on emulated columns (`utils.ex2_emulation_2`)."""
         polynomial = _polynomial(degree, coefficients)
@@ -139,6 +200,19 @@ class Fa4Sm100:
         return Output(
             y=y, provenance={"model": f"flash-attn-4 {FA4_VERSION} ex2_emulation, degree {len(polynomial) - 1}"}
         )
+
+
+def backward_setup(head_dim: int, *, disable_2cta: bool = False) -> backward_launch.Setup:
+    """Tiles of the backward (`interface._flash_attn_bwd`): from head dim 128 on, a pair of CTAs shares a dQ partial.
+
+    Head dim 256 has kernels of its own, which always run as pairs.
+    """
+    if head_dim == 256:
+        return backward_launch.Setup("sm100", TILE_M, TILE_N, two_kernels=True)
+    if head_dim == 192 and disable_2cta:
+        raise Unsupported("SM100 backward must use 2CTA for hdim 192 / 256")
+    pair = head_dim >= 128 and not disable_2cta
+    return backward_launch.Setup("sm100", TILE_M, 2 * TILE_N if pair else TILE_N, sink_threads=128)
 
 
 def _check_head_dims(head_dim: int, head_dim_v: int) -> None:
