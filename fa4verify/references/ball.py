@@ -57,7 +57,7 @@ def certify(problem: Problem, tensors: Mapping[str, Array], *, seed: str) -> Cer
     rows: list[tuple[int, int, int]] = []
     skipped = spent = 0
     for b, h, i in _candidates(problem, seed):
-        first, last = _span(problem, i)
+        first, last = span(problem, i)
         cost = max(0, last - first)
         if len(rows) + skipped >= FEWEST and spent + cost > BUDGET:
             continue
@@ -79,7 +79,7 @@ def certify(problem: Problem, tensors: Mapping[str, Array], *, seed: str) -> Cer
 
 def row(problem: Problem, b: int, h: int, i: int) -> tuple[Sequence[arb | float], arb | float] | None:
     """Return balls of O and LSE of one query row, what is declared of an empty one, None if something is not finite."""
-    first, last = _span(problem, i)
+    first, last = span(problem, i)
     sink = -math.inf if problem.sink is None else float(problem.sink[h])
     if first >= last:
         return [0.0] * problem.v.shape[3], sink
@@ -89,13 +89,13 @@ def row(problem: Problem, b: int, h: int, i: int) -> tuple[Sequence[arb | float]
     if not (np.isfinite(q).all() and np.isfinite(k).all() and np.isfinite(v).all() and sink < math.inf):
         return None
     with ctx.workprec(PRECISION):
-        scores = [_score(problem, dot) for dot in exact_sums(k * q)]
+        scores = [score_ball(problem, dot) for dot in exact_sums(k * q)]
         top = arb(max(float(score.mid()) for score in scores))
         weights = [(score - top).exp() for score in scores]
         total = arb(0) if sink == -math.inf else (arb(sink) - top).exp()
         for weight in weights:
             total += weight
-        o = _times(weights, v, bits=53 - SIGNIFICAND[problem.v.dtype])
+        o = times(weights, v, bits=53 - SIGNIFICAND[problem.v.dtype])
         return [numerator / total for numerator in o], top + total.log()
 
 
@@ -110,7 +110,8 @@ def distance(value: float, exact: arb | float) -> float:
         return _upper(arb(value) - exact)
 
 
-def _span(problem: Problem, i: int) -> tuple[int, int]:
+def span(problem: Problem, i: int) -> tuple[int, int]:
+    """Return the first key that row i sees and one past its last."""
     first, last = problem.visible(np.array([i]))
     return int(first[0]), int(last[0])
 
@@ -154,7 +155,7 @@ def exact_sums(terms: Array) -> list[arb]:
     return [sum(map(arb, each), arb(0, radius)) for *each, radius in zip(*parts, left.tolist(), strict=True)]
 
 
-def _score(problem: Problem, dot: arb) -> arb:
+def score_ball(problem: Problem, dot: arb) -> arb:
     """Return the ball of one score in nats."""
     score = dot * arb(problem.scale)
     if problem.softcap:
@@ -163,7 +164,7 @@ def _score(problem: Problem, dot: arb) -> arb:
     return score
 
 
-def _times(weights: list[arb], v: Array, bits: int) -> list[arb]:
+def times(weights: list[arb], v: Array, bits: int) -> list[arb]:
     """Return balls of sum_j weights[j] v[j]: a part of `bits` bits times v is exact."""
     parts, rest = [], weights
     for _ in range(math.ceil(80 / bits)):
