@@ -30,8 +30,8 @@ def run(case: Case, inputs: Inputs) -> Output:
     Returns
     -------
     Output
-        o in the dtype of q (float32 with the option o_dtype = "fp32"), shape (batch, seqlen_q, heads, head_dim_v); lse float32, (batch, heads, seqlen_q) or None.
-        For exp2, y float32, shaped like x. Tensors are on the CPU and detached.
+        o in the dtype of q (float32 with the option o_dtype = "fp32"), shape (batch, seqlen_q, heads, head_dim_v); lse
+        float32, (batch, heads, seqlen_q), or None. For exp2, y float32, shaped like x. On the CPU and detached.
 
     Raises
     ------

@@ -1,0 +1,72 @@
+"""The gate fails every kernel that is wrong on purpose, and passes its clean twin on the same case.
+
+docs/mutants.md has the whole matrix; here each mutant meets the cheapest gate case that catches it and, where that case
+would catch it by luck, the one that was built for it.
+"""
+
+import msgspec
+import pytest
+
+from fa4verify import cases, flow
+
+from .catalog import ABOUT, kernel_name
+
+GATE = {case.id: case for case in cases.load_suite("gate").cases}
+RAGGED = "fwd-fa4_sm100-fp16-b1h2q1k63d128-ragged_varlen-s0"
+EMPTY = "fwd-fa4_sm100-bf16-b1h2q300k100d64-causal-fully_masked_rows-s0"
+POISON = "fwd-fa4_sm100-bf16-b1h4kv2q64k200d64-nan_inf_poison-s0"
+ONES = "fwd-fa4_sm100-fp16-b1h2s512d64-ones_v-period4-s0"
+STAIRS = "fwd-fa4_sm100-fp16-b1h1q256k1024d64-scale0.693147-max_staircase-delta"
+EXP2 = "exp2-fa4_sm100-specials-degree3-s0"
+CATCHES = {
+    "zeros": [RAGGED],
+    "tile-dropped": ["fwd-fa4_sm100-bf16-b1h2q65k129d128-ragged_varlen-s0"],
+    "causal-off-by-one": ["fwd-fa4_sm100-fp16-b1h4s256d64-causal-single_key_rows-s0"],
+    "window-off-by-one": ["fwd-fa4_sm100-fp16-b1h1q300k400d64-window64_0-fa3_outlier-s0"],
+    "scale-2^-7": [RAGGED],
+    "p-truncated": [RAGGED, ONES],
+    "o-truncated": [RAGGED],
+    "row-sum-bf16": [RAGGED],
+    "row-sum-of-rounded-p": ["fwd-fa4_sm100-bf16-b1h2q65k129d128-ragged_varlen-s0"],
+    "rescale-forgotten": ["fwd-fa4_sm100-fp16-b1h4s256d64-causal-single_key_rows-s0"],
+    "tile-max-only": [STAIRS + "m150-s0"],
+    "max-floored-at-0": ["fwd-fa4_sm100-bf16-b1h2s384d64-causal-negative_rows-s0"],
+    "sentinel-5e4": [EMPTY, "fwd-fa4_sm100-bf16-b1h2s333d64-causal-large_logits-s0"],
+    "heads-swapped": ["fwd-fa4_sm100-bf16-b1h14kv2s200d64-gqa_marked-s0"],
+    "lse-base-2": [RAGGED],
+    "lse-of-true-max": [EMPTY.replace("bf16", "fp16").replace("causal", "causal-sink")],
+    "tail-unmasked": [RAGGED],
+    "sink-ignored": ["fwd-fa4_sm100-fp16-b1h2s384d64-causal-sink-sink_tokens-s0"],
+    "softcap-linear": ["fwd-fa4_sm100-bf16-b1h1q256k512d64-softcap15-softcap_range-s0"],
+    "one-row-half": [RAGGED],
+    "nan-laundered": [POISON],
+    "degree-2": [RAGGED, EXP2],
+    "p3-8-ulp": [EXP2],
+    "p0-below-1": [EMPTY, EXP2],
+    "emulated-everywhere": ["fwd-fa4_sm100-bf16-b1h1q256k1024d64-constant_rows-delta0.9-s0"],
+    "tau-16": [STAIRS + "8-s0"],
+}
+
+
+def _outcome(case_id: str, kernel: str) -> tuple[str, str]:
+    case = GATE[case_id]
+    options = case.options if case.operation == "exp2" else {}
+    record = flow.verify(msgspec.structs.replace(case, kernel=kernel, options=options))
+    return record.verdict.outcome, "; ".join(finding.message for finding in record.verdict.findings)
+
+
+def test_every_mutant_has_its_case():
+    assert set(CATCHES) == set(ABOUT)
+
+
+@pytest.mark.parametrize(("mutant", "case_id"), [(m, case_id) for m, ids in CATCHES.items() for case_id in ids])
+def test_the_gate_fails_it(mutant: str, case_id: str):
+    outcome, why = _outcome(case_id, kernel_name(mutant))
+    assert outcome == "FAIL", f"{ABOUT[mutant]}: {outcome} {why}"
+
+
+@pytest.mark.parametrize("case_id", sorted({case_id for m, ids in CATCHES.items() for case_id in ids}))
+def test_the_clean_twins_pass(case_id: str):
+    for kernel in ["fa4-sm100"] if case_id == EXP2 else ["fa4-sm100", kernel_name("clean")]:
+        outcome, why = _outcome(case_id, kernel)
+        assert outcome == "PASS", f"{kernel}: {outcome} {why}"
