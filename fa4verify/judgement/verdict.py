@@ -1,7 +1,8 @@
 """Budgets decide, classes decide before them, and what cannot be said is said.
 
 Contract: FAIL if a shape, a dtype, a class, a row without keys or a budget is wrong; else INCONCLUSIVE if a budget
-could not be evaluated, the truth is too blunt for its limit, or a feature under test was never active; else PASS. The
+could not be evaluated, the truth is too blunt for its limit, or a feature under test was never active; else PASS. A
+kernel may return O alone: budgets on an LSE that it does not return are not judged, and `checked` says so. The
 message of a finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same
 verdict: no order, no machine, no clock.
 """
@@ -35,13 +36,19 @@ def judge(
     """Return the verdict with a finding for every budget, every broken rule and every strong hint at the cause."""
     failed, unsaid = _rules(case, metrics, output, truth), _inactive(case, output)
     passed: list[Finding] = []
-    for budget in case.budgets:
+    returned = [budget for budget in case.budgets if budget.tensor != "lse" or given(output, "lse") is not None]
+    for budget in returned:
         radius = truth.radius.get(budget.tensor, 0.0)
         answer = evaluate(budget, case, metrics, baseline_metrics, radius)
         finding = _finding(answer, case, metrics, output, truth)
         (unsaid if answer.held is None else passed if answer.held else failed).append(finding)
-    if not case.budgets:
-        unsaid.append(Finding("nothing was judged: the case has no budget"))
+    if not returned:
+        why = (
+            "the kernel returned no lse, and no budget is on another tensor"
+            if case.budgets
+            else "the case has no budget"
+        )
+        unsaid.append(Finding(f"nothing was judged: {why}"))
     if failed:
         hints = [Finding(f"hint: {hint}", tensor=tensor) for tensor, hint in diagnose(case, output, truth)]
         return Verdict("FAIL", (*failed, *hints, *unsaid, *passed))

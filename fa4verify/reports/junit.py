@@ -71,6 +71,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "totals", summary.totals
     if summary.fa_rule_sentence:
         yield "FlashAttention's rule", summary.fa_rule_sentence
+    if summary.unchecked_sentence:
+        yield "unchecked", summary.unchecked_sentence
     yield from header.fingerprint.items()
 
 

@@ -39,7 +39,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     header = summary.header
     name = f"{header.suite or 'run'}{f' with {header.kernel}' if header.kernel else ''}"
     yield f"# fa4verify: {_code(name)}\n"
-    yield f"**{summary.totals}.** {summary.fa_rule_sentence}".rstrip() + "\n"
+    yield f"**{summary.totals}.** {' '.join(summary.sentences)}".rstrip() + "\n"
     for note in summary.notes:
         yield f"- note: {_code(note)}"
     if summary.notes:

@@ -114,6 +114,24 @@ class Summary:
         return f"{self.asked} asked: {', '.join(named)}" if named else "no cases were asked for"
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """What the totals do not say and a reader must know."""
+        return tuple(sentence for sentence in (self.fa_rule_sentence, self.unchecked_sentence) if sentence)
+
+    @property
+    def unchecked_sentence(self) -> str:
+        """Which tensors kernels did not return, so that nobody checked them; empty where there is nothing to say."""
+        absent = Counter(
+            tensor
+            for row in self.rows
+            if row.record is not None
+            for tensor, state in row.record.checked.items()
+            if state == "the kernel returned none"
+        )
+        said = ", ".join(f"{tensor} in {count} of {self.asked} cases" for tensor, count in sorted(absent.items()))
+        return f"Not returned by the kernel, so unchecked: {said}." if said else ""
+
+    @property
     def fa_rule_sentence(self) -> str:
         """What FlashAttention's own rule would have said of the failures; empty where there is nothing to say."""
         passed, judged = self.fa_rule

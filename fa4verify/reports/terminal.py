@@ -58,8 +58,8 @@ def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | N
         console.print(Text(f"note: {one_line(note)}", "yellow"))
     console.print()
     console.print(Text(one_line(summary.headline), _colour(summary)))
-    if summary.fa_rule_sentence:
-        console.print(Text(summary.fa_rule_sentence))
+    for sentence in summary.sentences:
+        console.print(Text(one_line(sentence)))
     if summary.slowest:
         slow = ", ".join(f"{one_line(row.id)} {seconds(row.seconds)}" for row in summary.slowest[:3])
         console.print(Text(f"slowest: {slow}", "dim"))

@@ -166,10 +166,17 @@ def test_every_tensor_is_listed():
     assert checked(p.case, p.output, without)["lse"] == "the reference has no truth for it"
 
 
-def test_a_budget_on_what_the_kernel_did_not_return():
-    verdict = verdict_of(problem(), replace(problem().output, lse=None))
+def test_a_kernel_may_return_o_alone():
+    p = problem()
+    alone = replace(p.output, lse=None)
+    verdict = verdict_of(p, alone)
+    assert verdict.outcome == "PASS"
+    assert {finding.tensor for finding in verdict.findings} == {"o"}
+    assert checked(p.case, alone, p.truth)["lse"] == "the kernel returned none"
+    nothing = p.with_case(budgets=tuple(budget for budget in p.case.budgets if budget.tensor == "lse"))
+    verdict = verdict_of(nothing, alone)
     assert verdict.outcome == "INCONCLUSIVE"
-    assert verdict.findings[0].message.startswith("lse max_abs: cannot be evaluated: the kernel returned no lse")
+    assert "no budget is on another tensor" in verdict.findings[0].message
 
 
 def test_a_blunt_truth_is_inconclusive():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,13 @@ def test_what_flash_attentions_rule_would_have_let_through() -> None:
     summary = summarise(run(*failures, record("p", "PASS", fa_rule=True)))
     assert summary.fa_rule_sentence == "FlashAttention's own rule would have passed 2 of the 3 failures."
     assert summarise(run(record("p", "PASS"))).fa_rule_sentence == ""
+
+
+def test_what_nobody_checked_is_said() -> None:
+    checked = {"o": "checked", "lse": "the kernel returned none", "activity.x": "the kernel does not count it"}
+    summary = summarise(run(msgspec.structs.replace(record("a"), checked=checked), record("b")))
+    assert summary.sentences == ("Not returned by the kernel, so unchecked: lse in 1 of 2 cases.",)
+    assert summarise(run(record("b"))).sentences == ()
 
 
 def test_slowest_first() -> None:
