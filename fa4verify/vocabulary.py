@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Operation = Literal["forward", "exp2"]
+Operation = Literal["forward", "exp2", "backward", "repeat"]
 DType = Literal["bf16", "fp16"]
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "SKIPPED", "CRASHED", "TIMEOUT"]
 BudgetKind = Literal["absolute", "ulp", "ratio_to_baseline", "ratio_to_floor", "expected_error", "equals"]
@@ -42,7 +42,12 @@ ACTIVITY = {
 }
 
 # The tensors that each operation is judged on, and the metrics that exist for them (docs/metrics.md).
-TENSORS = {"forward": ("o", "lse"), "exp2": ("y",)}
+TENSORS = {
+    "forward": ("o", "lse"),
+    "exp2": ("y",),
+    "backward": ("dq", "dk", "dv", "delta", "dsink"),
+    "repeat": ("o", "lse", "dq", "dk", "dv"),
+}
 METRICS = (
     "rmse",
     "truth_rms",
@@ -64,6 +69,7 @@ METRICS = (
     "fa_rule_value",
     "fa_rule_limit",
 )
+REPEAT_METRICS = ("distinct", "max_difference", "differing_share", "rate_bound", "distinct_shuffled")
 EXP2_METRICS = (
     "max_relative",
     "mean_relative",
@@ -120,7 +126,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `options` are keyword arguments of the kernel beyond FlashAttention's own (degree, rescale_threshold, ...);
     `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE; `substituted` says
-    that the kernel stands in place of the suite's own (`--kernel`).
+    that the kernel stands in place of the suite's own (`--kernel`). `deterministic` and `lse_gradient` (the loss also
+    depends on LSE) are for backward and repeat, `runs` for repeat.
     """
 
     id: str
@@ -134,6 +141,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     softcap: float = 0.0
     learnable_sink: bool = False
     softmax_scale: float | None = None
+    deterministic: bool = True
+    lse_gradient: bool = False
+    runs: int = 20
     options: dict[str, Any] = {}
     seed: int = 0
     baseline: str | None = None
@@ -173,7 +183,8 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Inputs:
     """Tensors as drawn, exactly representable in the case's dtype.
 
-    forward: q, k, v and, with a learnable sink, `learnable_sink` float32 (heads,). exp2: `x` float32 (n,).
+    forward: q, k, v and, with a learnable sink, `learnable_sink` float32 (heads,). backward and repeat: also `dout`
+    like o and, with an LSE gradient, `dlse` float32 (batch, heads, seqlen_q). exp2: `x` float32 (n,).
     """
 
     tensors: Mapping[str, torch.Tensor]
