@@ -6,7 +6,7 @@ file, inside an axis too. docs/suites.md documents the format.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -24,7 +24,17 @@ TABLES = ("shape", "distribution", "options")
 # What the author of a suite may write; the rest of a Case is ours.
 FIELDS = tuple(field.name for field in msgspec.structs.fields(Case) if field.name not in ("id", "suite", "substituted"))
 SHAPE_FIELDS = ("seqlen", *(field.name for field in msgspec.structs.fields(Shape)))
-ONLY_FORWARD = ("shape", "causal", "window_size", "softcap", "learnable_sink", "softmax_scale", "baseline")
+# Fields that mean something to some operations only.
+ONLY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("shape", "causal", "window_size", "softcap", "learnable_sink", "softmax_scale"),
+        ("forward", "backward", "repeat"),
+    ),
+    "baseline": ("forward",),
+    "deterministic": ("backward", "repeat"),
+    "lse_gradient": ("backward", "repeat"),
+    "runs": ("repeat",),
+}
 UNBOUNDED = "none"
 
 
@@ -112,10 +122,12 @@ def _case(settings: Settings, key: str, budgets: Mapping[str, Budget], suite: st
     for name in ("kernel", "distribution.name"):
         if name not in settings:
             raise SuiteError(f"{key}.{name.split('.')[0]}", "nothing", "a name: it is required")
-    if fields["operation"] == "exp2":
-        for name in settings:
-            if name.split(".")[0] in ONLY_FORWARD:
-                raise SuiteError(place(name), f"{name} in an exp2 case", "operation = 'forward'")
+    operation = fields["operation"]
+    for name in settings:
+        allowed = ONLY.get(name.split(".")[0])
+        if allowed and operation not in allowed:
+            article = "an" if operation == "exp2" else "a"
+            raise SuiteError(place(name), f"{name} in {article} {operation} case", _operations(allowed))
     fields["shape"] = _shape(settings, key)
     fields["options"] = {name[8:]: value for name, (value, _) in settings.items() if name.startswith("options.")}
     if "window_size" in settings:
@@ -130,13 +142,17 @@ def _case(settings: Settings, key: str, budgets: Mapping[str, Budget], suite: st
     _check_values(fields, place)
     case = Case(id="", suite=suite, **fields)
     entry = TABLE[case.distribution.name]
-    if entry.operation != case.operation:
+    if case.operation not in entry.operations:
         found = f"{case.distribution.name!r} in a case of operation {case.operation!r}"
-        raise SuiteError(place("distribution.name"), found, f"operation = {entry.operation!r}")
+        raise SuiteError(place("distribution.name"), found, _operations(entry.operations))
     if lack := entry.missing(case):
         raise SuiteError(place("distribution.name"), f"{case.distribution.name!r} without what it needs", lack)
     case = msgspec.structs.replace(case, budgets=_budgets(settings, case, key, budgets))
     return msgspec.structs.replace(case, id=case_id(case))
+
+
+def _operations(names: Sequence[str]) -> str:
+    return f"operation = {' or '.join(map(repr, names))}"
 
 
 def _shape(settings: Settings, key: str) -> Shape:
@@ -171,7 +187,7 @@ def _window(value: Any, place: str) -> tuple[int | None, int | None]:
 
 def _check_values(fields: Mapping[str, Any], place: Callable[[str], str]) -> None:
     """Check what the types do not say."""
-    for name, least in (("softcap", 0.0), ("seed", 0), ("timeout_s", 0.001)):
+    for name, least in (("softcap", 0.0), ("seed", 0), ("timeout_s", 0.001), ("runs", 2)):
         if name in fields and not least <= fields[name] < float("inf"):
             raise SuiteError(place(name), str(fields[name]), f"a finite number of at least {least}")
     for name in ("kernel", "baseline"):

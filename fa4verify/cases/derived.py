@@ -43,7 +43,8 @@ def _merge(first: Case, second: Case) -> Case:
 def last_rows(case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
     """Return the problem of the last `count` queries of the first batch, all heads.
 
-    Masks are aligned at the bottom right, so it is exactly the same problem for those rows. For exp2, the last
+    Masks are aligned at the bottom right, so O, LSE, dQ and delta of those rows are exactly the same. dK, dV and dsink
+    are not: they are the gradients of a loss that reads the last rows alone, a problem of its own. For exp2, the last
     `count` arguments.
     """
     tensors = inputs.tensors
@@ -51,7 +52,10 @@ def last_rows(case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
         return case, Inputs({"x": tensors["x"][-count:].contiguous()})
     kept = min(count, case.shape.seqlen_q)
     small = {name: tensor[:1].contiguous() for name, tensor in tensors.items() if name in ("k", "v")}
-    small["q"] = tensors["q"][:1, case.shape.seqlen_q - kept :].contiguous()
+    first = case.shape.seqlen_q - kept
+    small |= {name: tensors[name][:1, first:].contiguous() for name in ("q", "dout") if name in tensors}
+    if "dlse" in tensors:
+        small["dlse"] = tensors["dlse"][:1, :, first:].contiguous()
     if "learnable_sink" in tensors:
         small["learnable_sink"] = tensors["learnable_sink"]
     shape = msgspec.structs.replace(case.shape, batch=1, seqlen_q=kept)

@@ -7,11 +7,13 @@ takes: a direct conversion to fp16 would change 6e-5 of the elements). The bits 
 import numpy as np
 
 from fa4verify.cases.distributions import TABLE, bind, given
-from fa4verify.cases.seeding import canonical, stream
+from fa4verify.cases.distributions.scores import Arrays
+from fa4verify.cases.seeding import Stream, canonical, stream
 from fa4verify.vocabulary import Case, Inputs
 
 # Standard deviation of a learnable sink that the distribution does not set, in nats.
 SINK_SPREAD = 2.0
+FLOAT32 = ("x", "learnable_sink", "dlse")
 
 
 def draw(case: Case) -> Inputs:
@@ -20,8 +22,9 @@ def draw(case: Case) -> Inputs:
     Returns
     -------
     Inputs
-        forward: q, k, v in the case's dtype, and `learnable_sink` float32 (heads,) where the case has one; exp2: x
-        float32 (n,).
+        forward: q, k, v in the case's dtype, and `learnable_sink` float32 (heads,) where the case has one; backward
+        and repeat also dout in the case's dtype and, with an LSE gradient, `dlse` float32 (batch, heads, seqlen_q),
+        both N(0, 1) unless the distribution says otherwise; exp2: x float32 (n,).
 
     Raises
     ------
@@ -34,11 +37,24 @@ def draw(case: Case) -> Inputs:
     arrays = TABLE[case.distribution.name].generate(case, streams, **bind(case.distribution, "distribution"))
     if case.learnable_sink and "learnable_sink" not in arrays:
         arrays = {**arrays, "learnable_sink": SINK_SPREAD * streams("learnable_sink").standard_normal(case.shape.heads)}
+    if case.operation in ("backward", "repeat"):
+        arrays = {**_upstream(case, streams), **arrays}
+        if not case.lse_gradient:
+            arrays.pop("dlse", None)
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
     def rounded(name: str) -> torch.Tensor:
         with np.errstate(over="ignore"):  # a capture may hold more than float32 can
             tensor = torch.from_numpy(np.ascontiguousarray(arrays[name], dtype=np.float32))
-        return tensor if name in ("x", "learnable_sink") else tensor.to(dtypes[case.dtype])
+        return tensor if name in FLOAT32 else tensor.to(dtypes[case.dtype])
 
     return Inputs({name: rounded(name) for name in arrays})
+
+
+def _upstream(case: Case, streams: Stream) -> Arrays:
+    """Return dout and dlse from N(0, 1)."""
+    shape = case.shape
+    return {
+        "dout": streams("dout").standard_normal((shape.batch, shape.seqlen_q, shape.heads, shape.head_dim_v)),
+        "dlse": streams("dlse").standard_normal((shape.batch, shape.heads, shape.seqlen_q)),
+    }

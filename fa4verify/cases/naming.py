@@ -14,12 +14,13 @@ from fa4verify.cases.distributions import given
 from fa4verify.vocabulary import Case
 
 LONGEST_VALUE = 20
+PREFIX = {"forward": "fwd", "exp2": "exp2", "backward": "bwd", "repeat": "rep"}
 
 
 def case_id(case: Case) -> str:
     """Return the id of a case, as fwd-fa4_sm100-bf16-b1h2s1024d128-causal-fa3_outlier-s0."""
-    words = ["fwd" if case.operation == "forward" else "exp2", case.kernel.replace("-", "_")]
-    if case.operation == "forward":
+    words = [PREFIX[case.operation], case.kernel.replace("-", "_")]
+    if case.operation != "exp2":
         words += [case.dtype, _shape(case), *_features(case)]
     words.append(case.distribution.name)
     words += [f"{name}{_value(value)}" for name, value in given(case.distribution).items()]
@@ -45,6 +46,11 @@ def _features(case: Case) -> list[str]:
         words.append("sink")
     if case.softmax_scale is not None:
         words.append(f"scale{_value(case.softmax_scale)}")
+    if case.operation in ("backward", "repeat"):
+        words += ["dlse"] if case.lse_gradient else []
+        words += [] if case.deterministic else ["anyorder"]
+    if case.operation == "repeat":
+        words.append(f"runs{case.runs}")
     return words
 
 

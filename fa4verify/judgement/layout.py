@@ -1,8 +1,9 @@
 """How each output tensor is cut: its format, its rows, and the units that count as independent.
 
-Contract: a tensor is seen as a matrix of rows. A row of O is one query of one head (head_dim_v elements) and its error
-is one unit of the mean's standard error, because all its elements share P. A row of LSE is one head (all queries), a
-unit is one element. exp2's y has no rows. Nothing here copies a tensor that is contiguous.
+Contract: a tensor is seen as a matrix of rows. A row of O or dQ is one query of one head, of dK or dV one key of one KV
+head, and its error is one unit of the mean's standard error, because all its elements share P or dS. A row of LSE or
+delta is one head (all queries), the only row of dsink all heads; a unit is one element. exp2's y has no rows. Nothing
+here copies a tensor that is contiguous.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 
 # Elements handled at a time: about 8 float64 arrays of this size live at once, 64 MiB whatever the tensor's size.
 CHUNK = 1 << 16
-EXPECTED_TENSORS = {"forward": ("o", "lse"), "exp2": ("y",)}
+# What every kernel is asked for; a learnable sink adds dsink.
+EXPECTED_TENSORS = {
+    "forward": ("o", "lse"),
+    "exp2": ("y",),
+    "backward": ("dq", "dk", "dv", "delta"),
+    "repeat": ("o", "lse", "dq", "dk", "dv"),
+}
+# Tensors in the case's dtype, one row for each token of each head.
+OF_TOKENS = frozenset({"o", "dq", "dk", "dv"})
 TORCH_DTYPE = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 
 
@@ -61,7 +70,7 @@ class Layout:
 
 def format_name(case: Case, tensor: str) -> str:
     """Return the name of the format in which a right kernel returns this tensor."""
-    return case.dtype if tensor == "o" else "fp32"
+    return case.dtype if tensor in OF_TOKENS else "fp32"
 
 
 def layout(case: Case, tensor: str, shape: tuple[int, ...]) -> Layout:
@@ -72,7 +81,7 @@ def layout(case: Case, tensor: str, shape: tuple[int, ...]) -> Layout:
         format=FORMATS[format_name(case, tensor)],
         shape=tuple(shape),
         row=shape[-1] if has_rows else 1,
-        rows_are_units=tensor == "o",
+        rows_are_units=tensor in OF_TOKENS,
         has_rows=has_rows,
     )
 

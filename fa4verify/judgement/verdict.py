@@ -2,7 +2,8 @@
 
 Contract: FAIL if a shape, a dtype, a class, a row without keys or a budget is wrong; else INCONCLUSIVE if a budget
 could not be evaluated, the truth is too blunt for its limit, or a feature under test was never active; else PASS. A
-kernel may return O alone: budgets on an LSE that it does not return are not judged, and `checked` says so. The
+kernel may return O alone, or gradients without delta: budgets on a by-product that it keeps to itself are not judged,
+and `checked` says so. The
 message of a finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same
 verdict: no order, no machine, no clock.
 """
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# What a kernel may keep to itself.
+BY_PRODUCTS = frozenset({"lse", "delta"})
+
 
 def judge(
     case: Case,
@@ -36,17 +40,20 @@ def judge(
     """Return the verdict with a finding for every budget, every broken rule and every strong hint at the cause."""
     failed, unsaid = _rules(case, metrics, output, truth), _inactive(case, output)
     passed: list[Finding] = []
-    returned = [budget for budget in case.budgets if budget.tensor != "lse" or given(output, "lse") is not None]
+    returned = [
+        budget
+        for budget in case.budgets
+        if budget.tensor not in BY_PRODUCTS or given(output, budget.tensor) is not None
+    ]
     for budget in returned:
         radius = truth.radius.get(budget.tensor, 0.0)
         answer = evaluate(budget, case, metrics, baseline_metrics, radius)
         finding = _finding(answer, case, metrics, output, truth)
         (unsaid if answer.held is None else passed if answer.held else failed).append(finding)
     if not returned:
+        names = " and no ".join(sorted({budget.tensor for budget in case.budgets}))
         why = (
-            "the kernel returned no lse, and no budget is on another tensor"
-            if case.budgets
-            else "the case has no budget"
+            f"the kernel returned no {names}, and no budget is on another tensor" if names else "the case has no budget"
         )
         unsaid.append(Finding(f"nothing was judged: {why}"))
     if failed:

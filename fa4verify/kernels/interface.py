@@ -32,7 +32,10 @@ class Kernel(Protocol):
 
     `forward` takes FlashAttention's own options by their names: causal, window_size=(left, right), softcap,
     learnable_sink (float32, (heads,)), softmax_scale (None: 1/sqrt(head_dim)); further keywords are the kernel's own.
-    Shapes as in `fa4verify.vocabulary`. A kernel with an elementwise exponential also has
+    Shapes as in `fa4verify.vocabulary`. A kernel with a backward also has
+    `backward(dout, q, k, v, o, lse, **options) -> Output(dq=..., dk=..., dv=..., delta=..., dsink=...)`, where o and
+    lse are what its own forward gave; further options are `dlse` (gradient of the loss through LSE), `deterministic`
+    and, for an order that is drawn, `seed`. A kernel with an elementwise exponential also has
     `exp2(x, **options) -> Output(y=...)`, float32 in and out.
     """
 

@@ -1,4 +1,4 @@
-"""Room 3: what is true. `solve` gives the float64 truth of a case, `solve_backward` that of its gradients.
+"""Room 3: what is true. `solve` gives the float64 truth of a case, `solve_backward` alone that of its gradients.
 
 Contract: one answer for each operation, from the case and the inputs alone; nothing here knows a kernel's arithmetic
 (import-linter holds that), so that a fault shared by kernel and truth cannot cancel. `mp` is the tests' second opinion
@@ -20,9 +20,14 @@ __all__ = ["solve", "solve_backward"]
 
 
 def solve(case: Case, inputs: Inputs) -> Truth:
-    """Return the truth of a case: tensors o and lse (forward) or y (exp2), radius, and the moments its budgets need."""
+    """Return the truth of a case: its tensors, radius, and the moments its budgets need.
+
+    The tensors are o and lse (forward), y (exp2), or dq, dk, dv, delta and dsink (backward).
+    """
     if case.operation == "exp2":
         return exp2.solve(case, inputs)
+    if case.operation == "backward":
+        return solve_backward(case, inputs)
     problem = Problem.of(case, inputs)
     result = fp64.forward(problem, moments=any(budget.kind == "expected_error" for budget in case.budgets))
     tensors: dict[str, np.ndarray] = {name: result.pop(name) for name in ("o", "lse")}

@@ -88,6 +88,16 @@ def _of(tensor: str, name: str) -> Callable[[Record], Value]:
     return lambda record: metric(record, tensor, name)
 
 
+def _to_floor(tensor: str) -> Callable[[Record], Value]:
+    return lambda record: ratio(metric(record, tensor, "rmse"), metric(record, tensor, "floor_rmse"))
+
+
+def _worst_row(record: Record) -> Value:
+    """Return the worst row's relative error of the three gradients."""
+    found = [metric(record, tensor, "worst_row_relative_l2") for tensor in ("dq", "dk", "dv")]
+    return max((value for value in found if value is not None), default=None)
+
+
 def _to_baseline(record: Record) -> Value:
     baseline = record.baseline.get("o")
     return ratio(metric(record, "o", "rmse"), None if baseline is None else baseline.values.get("rmse"))
@@ -100,7 +110,7 @@ def _passed(value: Value) -> str:
 MEASURES: dict[str, tuple[Measure, ...]] = {
     "forward": (
         Measure("O rmse", _of("o", "rmse"), digits),
-        Measure("/floor", lambda record: ratio(metric(record, "o", "rmse"), metric(record, "o", "floor_rmse")), digits),
+        Measure("/floor", _to_floor("o"), digits),
         Measure("/base", _to_baseline, digits),
         Measure("max ulp", _of("o", "ulp_max"), digits),
         Measure("LSE max", _of("lse", "max_abs"), digits),
@@ -116,6 +126,20 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure("bf16 diff", _of("y", "bf16_mismatch_rate"), percent),
         Measure("fp16 diff", _of("y", "fp16_mismatch_rate"), percent),
     ),
+    "backward": (
+        *(
+            column
+            for tensor, name in (("dq", "dQ"), ("dk", "dK"), ("dv", "dV"))
+            for column in (
+                Measure(f"{name} rmse", _of(tensor, "rmse"), digits),
+                Measure("/floor", _to_floor(tensor), digits),
+            )
+        ),
+        Measure("worst row", _worst_row, digits),
+        Measure("delta max", _of("delta", "max_abs"), digits),
+        Measure("dsink max", _of("dsink", "max_abs"), digits),
+    ),
+    "repeat": (),
 }
 
 LEGEND = (

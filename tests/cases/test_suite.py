@@ -170,7 +170,11 @@ CASE_ERRORS = [
     ("axes.variants = [{ causal = 1 }]", "cases[0].axes.variants[0].causal: found 1, expected true or false"),
     ("axes.seed = [0, 0]", "cases[0]: found a second case fwd-fa4_sm90-bf16-b1h1s1d128-normal-s0, expected another"),
     ('operation = "exp2"\ncausal = true', "cases[0].causal: found causal in an exp2 case"),
-    ('operation = "backward"', "cases[0].operation: found 'backward', expected 'forward' or 'exp2'"),
+    ('operation = "sideways"', "cases[0].operation: found 'sideways', expected 'forward' or 'exp2' or 'backward' or"),
+    ('operation = "backward"', "cases[0].budgets[0]: found 'o' on tensor 'o', expected a budget on dq or dk or dv"),
+    ("lse_gradient = true", "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa"),
+    ('operation = "backward"\nruns = 9', "cases[0].runs: found runs in a backward case, expected operation = 'repeat'"),
+    ('operation = "backward"\nbaseline = "standard"', "cases[0].baseline: found baseline in a backward case"),
 ]
 
 

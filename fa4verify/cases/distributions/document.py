@@ -25,7 +25,7 @@ def document() -> str:
     blocks = [HEAD]
     for operation, title in (("forward", "Inputs of attention"), ("exp2", "Arguments of exp2")):
         blocks.append(f"## {title}")
-        blocks += [_entry(name) for name, entry in TABLE.items() if entry.operation == operation]
+        blocks += [_entry(name) for name, entry in TABLE.items() if operation in entry.operations]
     return "\n\n".join(blocks) + "\n"
 
 

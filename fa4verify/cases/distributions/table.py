@@ -14,13 +14,16 @@ from fa4verify.cases.distributions.scores import TILE, Arrays
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.vocabulary import Case, Distribution, Operation
 
+ATTENTION: tuple[Operation, ...] = ("forward", "backward", "repeat")
+GRADIENTS: tuple[Operation, ...] = ("backward", "repeat")
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One distribution: its generator, the operation it feeds, and what it needs of a case."""
+    """One distribution: its generator, the operations it feeds, and what it needs of a case."""
 
     generate: Callable[..., Arrays]
-    operation: Operation = "forward"
+    operations: tuple[Operation, ...] = ATTENTION
     needs: tuple[see.Need, ...] = ()
 
     def parameters(self) -> dict[str, tuple[Any, Any]]:
@@ -66,10 +69,10 @@ TABLE: Mapping[str, Entry] = {
     "nan_inf_poison": Entry(marks.nan_inf_poison, needs=(SOME_KEYS,)),
     "gqa_marked": Entry(marks.gqa_marked, needs=(see.needs_several_heads,)),
     "capture": Entry(recorded.capture),
-    "octave": Entry(exponents.octave, operation="exp2"),
-    "fractions": Entry(exponents.fractions, operation="exp2"),
-    "working_range": Entry(exponents.working_range, operation="exp2"),
-    "specials": Entry(exponents.specials, operation="exp2"),
+    "octave": Entry(exponents.octave, operations=("exp2",)),
+    "fractions": Entry(exponents.fractions, operations=("exp2",)),
+    "working_range": Entry(exponents.working_range, operations=("exp2",)),
+    "specials": Entry(exponents.specials, operations=("exp2",)),
 }
 
 

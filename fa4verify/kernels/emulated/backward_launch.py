@@ -186,11 +186,13 @@ def gradients(
     dsink = None
     if learnable_sink is not None:
         dsink = torch.from_numpy(_dsink(_array(learnable_sink), _array(lse), delta, dlse, setup, runs))
+    # The kernel keeps delta - dLSE only; what it reports is delta itself.
+    reported = delta if dlse is None else _rows(dout, o, lse, None, setup)[0]
     return Output(
         dq=torch.from_numpy(dq).to(q.dtype),
         dk=torch.from_numpy(dk).to(q.dtype),
         dv=torch.from_numpy(dv).to(q.dtype),
-        delta=torch.from_numpy(np.ascontiguousarray(delta[:, :, :seqlen_q])),
+        delta=torch.from_numpy(np.ascontiguousarray(reported[:, :, :seqlen_q])),
         dsink=dsink,
         activity=_activity(problem, group) if runs else {},
         provenance=provenance,
