@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fa4verify.judgement.budgets import Evaluation
 
+FORWARD = ("o", "lse")  # what the flag is not about: a forward has nothing to order
 HONOURED, IGNORED, NOT_PROVED, NOT_ASKED = "honoured", "accepted and ignored", "not proved", "not asked for"
 
 
@@ -78,7 +79,7 @@ def flag(case: Case, verdict: Verdict, runs: Observed) -> str:
     """Return what became of `deterministic`."""
     if not case.deterministic:
         return NOT_ASKED
-    if any(seen.distinct > 1 for seen in runs.tensors.values()):
+    if any(seen.distinct > 1 for name, seen in runs.tensors.items() if name not in FORWARD):
         return IGNORED
     return HONOURED if verdict.outcome == "PASS" else NOT_PROVED
 
@@ -99,7 +100,9 @@ def admit(case: Case) -> list[str]:
             reasons.append(f"{budget.tensor}: budget {budget.name} cannot be evaluated: {answer.words}")
         elif answer.held:
             limit = f"{budget.metric} limit {budget.limit:.4g}"
-            reasons.append(f"{budget.tensor}: {case.runs} runs of which no two agree would pass {budget.name} ({limit})")
+            reasons.append(
+                f"{budget.tensor}: {case.runs} runs of which no two agree would pass {budget.name} ({limit})"
+            )
     return reasons
 
 
@@ -175,7 +178,9 @@ def _differs(case: Case, name: str, seen: Seen, metrics: Mapping[str, Metrics]) 
         share,
         f"{seen.strays} runs leave the commonest pattern: up to {values['rate_bound']:.3g} of all, at 95 %",
     ]
-    if case.deterministic:
+    if name in FORWARD:
+        words[0] = f"the forward has no fixed order: {words[0]}"
+    elif case.deterministic:
         words[0] = f"deterministic=True accepted and ignored: {words[0]}"
     return "; ".join(words)
 

@@ -98,7 +98,9 @@ def observe(outputs: Iterable[Output], truth: Truth | None = None) -> Observed:
     return Observed(seen, dict(first.activity) if first else {}, dict(first.provenance) if first else {})
 
 
-def measure(case: Case, runs: Observed, shuffled: Observed | None = None, ordered: Observed | None = None) -> dict[str, Metrics]:
+def measure(
+    case: Case, runs: Observed, shuffled: Observed | None = None, ordered: Observed | None = None
+) -> dict[str, Metrics]:
     """Return the metrics of each tensor.
 
     Parameters
