@@ -49,6 +49,11 @@ _REGISTRY = {
         "FlashAttention-2: online softmax, MUFU exp2, rescale always, KV left to right",
         _EMULATION,
     ),
+    "fa4-staged": _Entry(
+        "fa4verify.kernels.emulated.staged:FA4_STAGED",
+        "FlashAttention-4 backward on Hopper with chosen roundings done in float64",
+        _EMULATION,
+    ),
     "flash-attn-4": _Entry(
         None,
         "FlashAttention-4 itself on a GPU",

@@ -2,7 +2,7 @@
 
 `sm100.NAME` is importable as a kernel: `--kernel tests.mutants.catalog:sm100.zeros`. Faults of the algorithm live in
 flash.py (twin: `sm100.clean`); faults of a compile-time number are FA4's emulation with another value (twin: fa4-sm100
-itself).
+itself). `gradients.NAME` are the backwards of flash_backward.py, each with a sound forward (twin: `gradients.clean`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import fa4verify
 from fa4verify.arithmetic.exp2 import POLY_EX2
 
 from .flash import FAULTS, Flash
+from .flash_backward import FAULTS as BACKWARD_FAULTS
+from .flash_backward import FlashBackward
 
 if TYPE_CHECKING:
     from fa4verify.vocabulary import Output
@@ -67,6 +69,17 @@ sm100 = SimpleNamespace(
 )
 
 
+ABOUT_BACKWARD = BACKWARD_FAULTS
+gradients = SimpleNamespace(
+    clean=FlashBackward(), **{attribute(fault): FlashBackward(fault) for fault in ABOUT_BACKWARD}
+)
+
+
 def kernel_name(mutant: str) -> str:
-    """Return the import string of a mutant, or of the clean twin ("clean")."""
+    """Return the import string of a mutant of the forward, or of its clean twin ("clean")."""
     return f"{__name__}:sm100.{attribute(mutant)}"
+
+
+def backward_kernel_name(mutant: str) -> str:
+    """Return the import string of a mutant of the backward, or of its clean twin ("clean")."""
+    return f"{__name__}:gradients.{attribute(mutant)}"
