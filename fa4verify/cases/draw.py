@@ -7,8 +7,8 @@ takes: a direct conversion to fp16 would change 6e-5 of the elements). The bits 
 import numpy as np
 
 from fa4verify.cases.distributions import TABLE, bind, given
-from fa4verify.cases.distributions.scores import Arrays
-from fa4verify.cases.seeding import Stream, canonical, stream
+from fa4verify.cases.distributions.gradients import upstream
+from fa4verify.cases.seeding import canonical, stream
 from fa4verify.vocabulary import Case, Inputs
 
 # Standard deviation of a learnable sink that the distribution does not set, in nats.
@@ -38,9 +38,9 @@ def draw(case: Case) -> Inputs:
     if case.learnable_sink and "learnable_sink" not in arrays:
         arrays = {**arrays, "learnable_sink": SINK_SPREAD * streams("learnable_sink").standard_normal(case.shape.heads)}
     if case.operation in ("backward", "repeat"):
-        arrays = {**_upstream(case, streams), **arrays}
-        if not case.lse_gradient:
-            arrays.pop("dlse", None)
+        arrays = {**upstream(case, streams), **arrays}
+    if not case.lse_gradient:
+        arrays.pop("dlse", None)
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
     def rounded(name: str) -> torch.Tensor:
@@ -49,12 +49,3 @@ def draw(case: Case) -> Inputs:
         return tensor if name in FLOAT32 else tensor.to(dtypes[case.dtype])
 
     return Inputs({name: rounded(name) for name in arrays})
-
-
-def _upstream(case: Case, streams: Stream) -> Arrays:
-    """Return dout and dlse from N(0, 1)."""
-    shape = case.shape
-    return {
-        "dout": streams("dout").standard_normal((shape.batch, shape.seqlen_q, shape.heads, shape.head_dim_v)),
-        "dlse": streams("dlse").standard_normal((shape.batch, shape.heads, shape.seqlen_q)),
-    }

@@ -12,12 +12,14 @@ import msgspec
 
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
-from fa4verify.vocabulary import ACTIVITY, EXP2_METRICS, METRICS, TENSORS, Budget, Case, Study
+from fa4verify.vocabulary import ACTIVITY, EXP2_METRICS, METRICS, REPEAT_METRICS, TENSORS, Budget, Case, Study
 
 
 def metrics_of(tensor: str) -> tuple[str, ...]:
     """Return the metrics that exist for a tensor."""
-    return METRICS + EXP2_METRICS if tensor == "y" else METRICS
+    if tensor == "y":
+        return METRICS + EXP2_METRICS
+    return METRICS + REPEAT_METRICS if tensor in TENSORS["repeat"] else METRICS
 
 
 def known_keys(table: Any, known: Iterable[str], key: str) -> Mapping[str, Any]:

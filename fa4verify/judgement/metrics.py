@@ -18,6 +18,7 @@ import numpy as np
 from fa4verify.arithmetic.formats import round_to, ulp
 from fa4verify.judgement.classes import classify, mismatches, named, tally
 from fa4verify.judgement.expected import lse_squared_error, o_squared_error
+from fa4verify.judgement.expected_gradients import NEEDS, gradient_model
 from fa4verify.judgement.exponential import Exponential
 from fa4verify.judgement.fa_rule import fa_rule
 from fa4verify.judgement.layout import Layout, given, layout, per_row_of_o
@@ -67,7 +68,7 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
     declared = truth.moments.get("declared") if name == "y" else None
     declared_rows = None if declared is None else shape.matrix(declared)
     model = _model(case, name, truth, shape)
-    keyless = np.isneginf(per_row_of_o(truth.tensors["lse"])) if name == "o" and "lse" in truth.tensors else None
+    keyless = _keyless(name, truth)
     for rows in shape.chunks():
         want, have = want_rows[rows], got_rows[rows].detach().double().cpu().numpy()
         rounded = round_to(want, shape.format)
@@ -89,9 +90,24 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
     return Metrics(_finite(values | extra), where, named(sums.classes))
 
 
+def _keyless(name: str, truth: Truth) -> NDArray[np.bool_] | None:
+    """Return for each row whether it must be exactly 0: no key for the query, no query for the key."""
+    if name == "o" and "lse" in truth.tensors:
+        keyless: NDArray[np.bool_] = np.isneginf(per_row_of_o(truth.tensors["lse"]))
+        return keyless
+    of = {"dq": "queries_without_key", "dk": "keys_without_query", "dv": "keys_without_query"}.get(name)
+    if of is None or of not in truth.moments:
+        return None
+    batch, _, heads, _ = truth.tensors[name].shape
+    rows = truth.moments[of].astype(np.bool_)
+    return np.tile(np.repeat(rows, heads), batch)
+
+
 def _model(case: Case, name: str, truth: Truth, shape: Layout) -> Model | None:
     """Return the expected squared error as a function of a slice of rows, None without the moments."""
     moments = truth.moments
+    if name in NEEDS:
+        return gradient_model(case, name, moments)
     if name == "lse" and "row_max" in moments:
         row_max = shape.matrix(moments["row_max"])
         return lambda rows, want: lse_squared_error(case, want, row_max[rows])

@@ -33,6 +33,18 @@ if TYPE_CHECKING:
 INDISTINGUISHABLE = 4.0
 # Queries are thinned evenly so that no more than about this many elements are tried.
 ELEMENTS = 1 << 18
+# Each tensor with what must be thinned like it, and the axis of its queries (keys for dK and dV).
+_OF_KEYS = {"keys_without_query": 0}
+CUT: dict[str, dict[str, int]] = {
+    "o": {"o": 1, "lse": 2, "spread": 1, "row_max": 2},
+    "lse": {"lse": 2, "row_max": 2},
+    "y": {"y": 0, "declared": 0},
+    "dq": {"dq": 1, "dq_spread": 1, "dq_from_delta": 1, "lse": 2, "queries_without_key": 0},
+    "dk": {"dk": 1, "dk_spread": 1, "dk_from_delta": 1, **_OF_KEYS},
+    "dv": {"dv": 1, "dv_spread": 1, **_OF_KEYS},
+    "delta": {"delta": 2, "delta_from_o": 2, "delta_from_p": 2},
+    "dsink": {"dsink": 0, "dsink_from_delta": 0},
+}
 
 
 def _zeros(finite: NDArray[np.float64], _: np.random.Generator) -> NDArray[np.float64]:
@@ -128,18 +140,14 @@ def _told(answer: Evaluation) -> str:
 def _part(truth: Truth, tensor: str) -> Truth:
     """Return the truth of one tensor, at evenly spaced queries only where it is large."""
     size = truth.tensors[tensor].size
-    queries = {"lse": 2, "delta": 2, "y": 0, "dsink": 0}.get(tensor, 1)
-    count = truth.tensors[tensor].shape[queries]
+    axes = CUT[tensor]
+    count = truth.tensors[tensor].shape[axes[tensor]]
     keep = max(1, int(count * min(1.0, ELEMENTS / size)))
     rows = np.linspace(0, count - 1, keep).astype(np.int64)
-    names = {"o": ("o", "lse")}.get(tensor, (tensor,))
-    axis = {"o": 1, "spread": 1, "lse": 2, "row_max": 2, "y": 0, "declared": 0}
 
     def cut(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values if keep == count else np.take(values, rows, axis=axis[name])
+        return values if keep == count or name not in axes else np.take(values, rows, axis=axes[name])
 
-    tensors = {name: cut(name, np.asarray(truth.tensors[name])) for name in names if name in truth.tensors}
-    moments = {name: cut(name, np.asarray(values)) for name, values in truth.moments.items() if name in axis}
-    if tensor == "y":
-        moments = {name: values for name, values in moments.items() if name == "declared"}
+    tensors = {name: cut(name, np.asarray(truth.tensors[name])) for name in axes if name in truth.tensors}
+    moments = {name: cut(name, np.asarray(values)) for name, values in truth.moments.items()}
     return replace(truth, tensors=tensors, moments=moments)

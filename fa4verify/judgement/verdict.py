@@ -101,7 +101,8 @@ def _rules(case: Case, metrics: Mapping[str, Metrics], output: Output, truth: Tr
                 Finding(f"{tensor}: {wrong}", tensor=tensor, metric="nonfinite_mismatches", value=count, limit=0.0)
             )
         if rows := measured.values.get("keyless_rows_not_zero", 0.0):
-            message = f"{tensor}: {rows:.0f} rows without a key are not exactly 0"
+            what = "keys without a query" if tensor in ("dk", "dv") else "rows without a key"
+            message = f"{tensor}: {rows:.0f} {what} are not exactly 0"
             found.append(Finding(message, tensor=tensor, metric="keyless_rows_not_zero", value=rows, limit=0.0))
     return found
 

@@ -7,14 +7,11 @@ and is not used by either. Both come with a radius certified on samples.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from fa4verify.references import backward, ball, ball_backward, exp2, fp64
 from fa4verify.references.problem import Problem
 from fa4verify.vocabulary import Case, Inputs, Truth
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["solve", "solve_backward"]
 
@@ -45,14 +42,20 @@ def solve_backward(case: Case, inputs: Inputs) -> Truth:
     """Return the truth of a case's gradients: tensors dq, dk, dv, delta and, with a learnable sink, dsink.
 
     `inputs` holds dout (shaped like o) and, where the loss depends on LSE, dlse (batch, heads, seqlen_q), beside the
-    forward's tensors. LSE and O are the exact ones, not a kernel's own.
+    forward's tensors. LSE and O are the exact ones, not a kernel's own. Moments, always: `queries_without_key`
+    (seqlen_q,) and `keys_without_query` (seqlen_k,), whose gradients are exactly 0; with a budget of kind
+    expected_error those of backward.py too, and LSE.
     """
     problem, upstream = Problem.of(case, inputs), backward.Upstream.of(inputs)
-    result = backward.backward(
-        problem, upstream, moments=any(budget.kind == "expected_error" for budget in case.budgets)
-    )
+    moments = any(budget.kind == "expected_error" for budget in case.budgets)
+    result = backward.backward(problem, upstream, moments=moments)
     certificate = ball_backward.certify(problem, upstream, result, seed=case.id)
-    del result["lse"]
+    if not moments:
+        del result["lse"]
+    first, last = problem.visible(np.arange(problem.q.shape[1]))
+    unseen = np.ones(problem.k.shape[1], dtype=np.bool_)
+    for start, stop in zip(first, last, strict=True):
+        unseen[start:stop] = False
     tensors: dict[str, np.ndarray] = {
         name: result.pop(name) for name in ("dq", "dk", "dv", "delta", "dsink") if name in result
     }
@@ -60,6 +63,6 @@ def solve_backward(case: Case, inputs: Inputs) -> Truth:
         tensors=tensors,
         radius=certificate.radius,
         sampled_rows=certificate.rows,
-        moments=result,
+        moments={**result, "queries_without_key": first >= last, "keys_without_query": unseen},
         provenance={"reference": "float64 in blocks", "radius": certificate.provenance},
     )

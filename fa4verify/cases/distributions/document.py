@@ -8,7 +8,7 @@ Contract: every distribution and argument appears, with type and default; a test
 import inspect
 import sys
 
-from fa4verify.cases.distributions.table import TABLE, type_name
+from fa4verify.cases.distributions.table import ATTENTION, GRADIENTS, TABLE, type_name
 
 HEAD = """# Distributions
 
@@ -16,16 +16,21 @@ Written by `python -m fa4verify.cases.distributions.document` from the docstring
 
 A distribution fills the inputs of a case. In a suite it is a name, or a table with arguments:
 `distribution = "normal"`, `distribution = { name = "max_staircase", delta = 8.1 }`. The inputs depend on the case
-without its kernel: two kernels get the same bits. Each entry says what it detects and, under "Check", the closed form
-or the invariance that the tests hold it to."""
+without its kernel: two kernels get the same bits. A backward gets dout (and dlse, with `lse_gradient`) from N(0, 1)
+unless the distribution says otherwise. Each entry says what it detects and, under "Check", the closed form or the
+invariance that the tests hold it to."""
 
 
 def document() -> str:
     """Return the page."""
     blocks = [HEAD]
-    for operation, title in (("forward", "Inputs of attention"), ("exp2", "Arguments of exp2")):
+    for operations, title in (
+        (ATTENTION, "Inputs of attention"),
+        (GRADIENTS, "Inputs of a backward"),
+        (("exp2",), "Arguments of exp2"),
+    ):
         blocks.append(f"## {title}")
-        blocks += [_entry(name) for name, entry in TABLE.items() if operation in entry.operations]
+        blocks += [_entry(name) for name, entry in TABLE.items() if entry.operations == operations]
     return "\n\n".join(blocks) + "\n"
 
 

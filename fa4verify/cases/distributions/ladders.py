@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from fa4verify.cases.distributions.gradients import one_signed
 from fa4verify.cases.distributions.scores import (
     TILE,
     Array,
@@ -70,7 +71,8 @@ def repeated_maxima(case: Case, stream: Stream, count: int = 2, tail: float = 18
     """Several keys that share the row maximum exactly, the others far below it, and V < 0 everywhere.
 
     Detects biased rounding of O: ties of the large terms are always broken by a tail of one sign. With a stale
-    maximum the tied keys share one rounding error of P that the row sum does not see.
+    maximum the tied keys share one rounding error of P that the row sum does not see. In a backward dout > 0, so that
+    the bias reaches delta.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ def repeated_maxima(case: Case, stream: Stream, count: int = 2, tail: float = 18
     channel = add_key_scores(case, arrays, leading(below / log2_per_raw(case), 20))
     add_query_scores(case, arrays, row_levels(case, stream("q"), reach), channel=channel)
     arrays["v"] = -0.5 - stream("v").random(sizes(case)["v"])
-    return arrays
+    return arrays if case.operation == "forward" else {**arrays, "dout": one_signed(case, stream)}
 
 
 def constant_rows(case: Case, stream: Stream, delta: float = 0.3, reach: float = 8.0) -> Arrays:

@@ -27,7 +27,8 @@ def capture(case: Case, _stream: Stream, path: str) -> Arrays:
     ----------
     path
         The file, relative to the current directory, with arrays q, k, v of shape (batch, seqlen, heads, head_dim) and,
-        if the case has a learnable sink, learnable_sink (heads,).
+        if the case has a learnable sink, learnable_sink (heads,). A backward takes dout, shaped like o, and dlse
+        (batch, heads, seqlen_q) from it too, where they are there.
 
     Check: what comes out is what was saved, bit for bit, where the dtype is the case's.
     """
@@ -36,6 +37,10 @@ def capture(case: Case, _stream: Stream, path: str) -> Arrays:
     if case.learnable_sink:
         shapes["learnable_sink"] = (case.shape.heads,)
     arrays = _read(Path(path))
+    if case.operation != "forward":
+        batch, seqlen_q, heads, _ = expected["q"]
+        upstream = {"dout": (batch, seqlen_q, heads, case.shape.head_dim_v), "dlse": (batch, heads, seqlen_q)}
+        shapes |= {name: shape for name, shape in upstream.items() if name in arrays}
     for name, shape in shapes.items():
         if name not in arrays:
             raise SuiteError(KEY, f"{path} with {', '.join(sorted(arrays)) or 'nothing'}", f"an array {name!r} in it")

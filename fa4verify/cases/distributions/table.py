@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fa4verify.cases.distributions import exponents, gaussian, ladders, magnitudes, marks, masked, recorded
+from fa4verify.cases.distributions import exponents, gaussian, gradients, ladders, magnitudes, marks, masked, recorded
 from fa4verify.cases.distributions import visibility as see
 from fa4verify.cases.distributions.scores import TILE, Arrays
 from fa4verify.cases.errors import SuiteError, one_of
@@ -69,6 +69,11 @@ TABLE: Mapping[str, Entry] = {
     "nan_inf_poison": Entry(marks.nan_inf_poison, needs=(SOME_KEYS,)),
     "gqa_marked": Entry(marks.gqa_marked, needs=(see.needs_several_heads,)),
     "capture": Entry(recorded.capture),
+    "scaled_dout": Entry(gradients.scaled_dout, GRADIENTS),
+    "cancellation_bwd": Entry(gradients.cancellation_bwd, GRADIENTS),
+    "grad_adversarial": Entry(gradients.grad_adversarial, GRADIENTS),
+    "lse_loss": Entry(gradients.lse_loss, GRADIENTS, needs=(see.needs_lse_gradient,)),
+    "dout_poison": Entry(gradients.dout_poison, GRADIENTS),
     "octave": Entry(exponents.octave, operations=("exp2",)),
     "fractions": Entry(exponents.fractions, operations=("exp2",)),
     "working_range": Entry(exponents.working_range, operations=("exp2",)),
