@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +18,8 @@ from fa4verify import cases, judgement, kernels, references
 from fa4verify.vocabulary import Case, Finding, Inputs, Metrics, Outcome, Output, Record, Suite, Truth, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 # Rows of a case that stand for it when its budgets are tried on trivial outputs (zeros, a constant, random numbers).
 ADMISSION_ROWS = 32
@@ -54,6 +55,8 @@ def verify(case: Case) -> Record:
     try:
         with timed("draw"):
             inputs = cases.draw(case)
+        if case.operation == "repeat":
+            return _repeated(case, inputs, timed, seconds)
         with timed("run"):
             output = kernels.run(case, inputs)
         with timed("baseline"):
@@ -95,6 +98,40 @@ def _baselines(case: Case, inputs: Inputs) -> tuple[Output | None, Output | None
     return run(case.baseline) if case.baseline else None, run("standard", reorder_ops=True)
 
 
+def _repeated(
+    case: Case, inputs: Inputs, timed: Callable[[str], AbstractContextManager[None]], seconds: dict[str, float]
+) -> Record:
+    """Run the case again and again, then its twin in random orders; without `deterministic`, also solve for RMSE."""
+    truth = ordered = no_twin = twins = None
+    if not case.deterministic:
+        with timed("solve"):
+            truth = references.solve(msgspec.structs.replace(case, operation="backward"), inputs)
+    with timed("run"):
+        runs = judgement.observe(kernels.repeat(case, inputs), truth)
+        if not case.deterministic:
+            flagged = msgspec.structs.replace(case, deterministic=True, runs=1)
+            with suppress(kernels.Unsupported):  # the case is about what happens without the flag
+                ordered = judgement.observe(kernels.repeat(flagged, inputs), truth)
+    with timed("shuffle"):
+        try:
+            twins = judgement.observe(kernels.shuffled(case, inputs))
+        except kernels.Unsupported as reason:
+            no_twin = str(reason)
+    with timed("judge"):
+        metrics = judgement.measure_runs(case, runs, twins, ordered)
+        verdict = judgement.judge_runs(case, metrics, runs, no_twin)
+    return Record(
+        case=case,
+        verdict=verdict,
+        metrics=metrics,
+        activity=dict(runs.activity),
+        checked=judgement.checked_runs(case, runs),
+        seconds=seconds,
+        provenance={**runs.provenance, "deterministic": judgement.flag(case, verdict, runs)},
+        command=command(case),
+    )
+
+
 def command(case: Case) -> str:
     """Return the command line that runs this case again."""
     words = ["fa4verify", "run", case.suite or "SUITE.toml", "--select", f"id={case.id}"]
@@ -121,11 +158,16 @@ def admit(suite: Suite) -> None:
         if not case.budgets or problem in seen:
             continue
         seen.add(problem)
-        small, inputs = cases.last_rows(case, cases.draw(case), ADMISSION_ROWS)
-        truth = references.solve(small, inputs)
-        reasons = judgement.admit(small, truth, _baseline_metrics(small, inputs, truth))
+        # Repeated runs are judged by their bits, and a constant repeats as well as attention.
+        reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case)
         if reasons:
             raise VacuousBudget(f"{suite.name}: case {case.id}: {reasons[0]}")
+
+
+def _admissible(case: Case) -> list[str]:
+    small, inputs = cases.last_rows(case, cases.draw(case), ADMISSION_ROWS)
+    truth = references.solve(small, inputs)
+    return judgement.admit(small, truth, _baseline_metrics(small, inputs, truth))
 
 
 def _baseline_metrics(case: Case, inputs: Inputs, truth: Truth) -> dict[str, Metrics]:

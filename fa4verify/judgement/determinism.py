@@ -2,7 +2,7 @@
 
 Contract: with deterministic=True every tensor has one bit pattern, or the case FAILs: the kernel took the flag and
 ignored it. With deterministic=False the case's budgets say what must not differ all the same (O and LSE; dK and dV
-where each head has its own). Nothing passes without power: if random orders of the adds (kernels/repeat.py) give one
+where each head has its own). Nothing passes without power: if random orders of the adds (kernels/repeated.py) give one
 pattern too, the case could not have failed and is INCONCLUSIVE. Two addends commute, so an order shows from three on.
 
 What became of the flag is the Record's provenance "deterministic": honoured, accepted and ignored, not proved, or not
@@ -38,7 +38,9 @@ def judge(case: Case, metrics: Mapping[str, Metrics], runs: Observed, no_twin: s
     no_twin
         Why there were no shuffled runs, if there were none.
     """
-    failed, passed, unsaid = [], [], list(_powerless(case, metrics, runs, no_twin))
+    failed: list[Finding] = []
+    passed: list[Finding] = []
+    unsaid = list(_powerless(case, metrics, runs, no_twin))
     for budget in case.budgets:
         if budget.tensor == "lse" and "lse" not in runs.tensors:
             continue

@@ -3,6 +3,7 @@
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, UnknownKernel, Unsupported
 from fa4verify.kernels.registry import availability, compile_ahead, kernel, names
+from fa4verify.kernels.repeated import repeat, shuffled
 
 __all__ = [
     "ContractViolation",
@@ -13,5 +14,7 @@ __all__ = [
     "compile_ahead",
     "kernel",
     "names",
+    "repeat",
     "run",
+    "shuffled",
 ]

@@ -44,8 +44,8 @@ def run(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
     Output
         o in the dtype of q (float32 with the option o_dtype = "fp32"), shape (batch, seqlen_q, heads, head_dim_v); lse
         float32, (batch, heads, seqlen_q), or None. For exp2, y float32, shaped like x. For backward and repeat also
-        dq, dk, dv in the dtype of q, delta float32 or None, and dsink float32 where there is a sink. On the CPU and
-        detached.
+        dq, dk, dv in the dtype of q (float32 with grad_dtype = "fp32"), delta float32 or None, and dsink float32 where
+        there is a sink. On the CPU and detached.
 
     Raises
     ------
@@ -183,8 +183,9 @@ def _checked_backward(case: Case, inputs: Inputs, output: Any) -> Output:
         raise _not_an_output(case, output)
     q = inputs.tensors["q"]
     batch, seqlen_q, heads, _ = q.shape
+    dtype = torch.float32 if case.options.get("grad_dtype") == "fp32" else q.dtype  # as o_dtype
     found: dict[str, Any] = {
-        f"d{name}": _tensor(f"d{name}", getattr(output, f"d{name}"), tuple(inputs.tensors[name].shape), q.dtype)
+        f"d{name}": _tensor(f"d{name}", getattr(output, f"d{name}"), tuple(inputs.tensors[name].shape), dtype)
         for name in ("q", "k", "v")
     }
     if output.delta is not None:

@@ -128,6 +128,15 @@ class UserKernel:
         """Return what to pass to a function."""
         return {name: value for name, value in options.items() if self._wants(function, name, value)}
 
+    @property
+    def takes_deterministic(self) -> bool:
+        """Whether the object's own backward, else the function, is given `deterministic`."""
+        if self._backward is None:
+            return self._takes("deterministic")
+        parameters = self._parameters[self._backward]
+        swallows = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        return swallows or "deterministic" in parameters
+
     def _takes(self, name: str) -> bool:
         return name in self._parameters[self._forward]
 

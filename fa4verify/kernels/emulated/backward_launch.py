@@ -156,9 +156,15 @@ def gradients(
     deterministic: bool,
     seed: int | None,
     dlse: torch.Tensor | None,
+    grad_dtype: str | None = None,
     provenance: Mapping[str, str],
 ) -> Output:
-    """Run the loop over every batch and KV head; o and lse as the forward gave them."""
+    """Run the loop over every batch and KV head; o and lse as the forward gave them.
+
+    `grad_dtype` "fp32" leaves dq, dk and dv unrounded: the accumulators, dq and dk times the scale.
+    """
+    if grad_dtype not in (None, "fp32"):
+        raise ValueError(f"grad_dtype {grad_dtype!r}: expected 'fp32', or none for that of the inputs")
     _check(dout, q, k, v, o, lse, softcap, learnable_sink, dlse)
     batch, seqlen_q, heads, head_dim = q.shape
     seqlen_k, heads_kv = k.shape[1:3]
@@ -188,10 +194,11 @@ def gradients(
         dsink = torch.from_numpy(_dsink(_array(learnable_sink), _array(lse), delta, dlse, setup, runs))
     # The kernel keeps delta - dLSE only; what it reports is delta itself.
     reported = delta if dlse is None else _rows(dout, o, lse, None, setup)[0]
+    rounded = torch.float32 if grad_dtype else q.dtype
     return Output(
-        dq=torch.from_numpy(dq).to(q.dtype),
-        dk=torch.from_numpy(dk).to(q.dtype),
-        dv=torch.from_numpy(dv).to(q.dtype),
+        dq=torch.from_numpy(dq).to(rounded),
+        dk=torch.from_numpy(dk).to(rounded),
+        dv=torch.from_numpy(dv).to(rounded),
         delta=torch.from_numpy(np.ascontiguousarray(reported[:, :, :seqlen_q])),
         dsink=dsink,
         activity=_activity(problem, group) if runs else {},

@@ -151,10 +151,12 @@ class Fa4Sm100:
         seed: int | None = None,
         dlse: torch.Tensor | None = None,
         disable_2cta: bool = False,
+        grad_dtype: str | None = None,
     ) -> Output:
         """Return dq, dk, dv in the dtype of q, delta (batch, heads, seqlen_q) and, with a sink, dsink (heads,).
 
-        o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0).
+        o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0);
+        grad_dtype="fp32" leaves the gradients unrounded.
         """
         head_dim, head_dim_v = q.shape[-1], v.shape[-1]
         _check_head_dims(head_dim, head_dim_v)
@@ -190,6 +192,7 @@ class Fa4Sm100:
             deterministic=deterministic,
             seed=seed,
             dlse=dlse,
+            grad_dtype=grad_dtype,
             provenance=provenance,
         )
 

@@ -133,11 +133,13 @@ class Fa4Sm90:
         seed: int | None = None,
         dlse: torch.Tensor | None = None,
         intended_storage: bool = False,
+        grad_dtype: str | None = None,
     ) -> Output:
         """Return dq, dk, dv in the dtype of q, delta (batch, heads, seqlen_q) and, with a sink, dsink (heads,).
 
         o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0).
-        intended_storage=True reads dQ back as it was written (backward_storage.py says where FA4 does not).
+        intended_storage=True reads dQ back as it was written (backward_storage.py says where FA4 does not);
+        grad_dtype="fp32" leaves the gradients unrounded.
         """
         head_dim, head_dim_v = q.shape[-1], v.shape[-1]
         _check_head_dims(head_dim, head_dim_v)
@@ -165,6 +167,7 @@ class Fa4Sm90:
             deterministic=deterministic,
             seed=seed,
             dlse=dlse,
+            grad_dtype=grad_dtype,
             provenance=provenance,
         )
 
