@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,10 +176,10 @@ def _spread(seen: Seen, ordered: Seen | None) -> dict[str, float]:
     """Return the RMSE's mean, range, the one in the deterministic order, and the share of orders that are better."""
     if not seen.rmse:
         return {}
-    values = {"rmse": float(np.mean(seen.rmse)), "rmse_low": min(seen.rmse), "rmse_high": max(seen.rmse)}
+    values = {"rmse": fmean(seen.rmse), "rmse_low": min(seen.rmse), "rmse_high": max(seen.rmse)}
     if ordered is not None and ordered.rmse:
         own = ordered.rmse[0]
-        values |= {"rmse_deterministic": own, "orders_better": float(np.mean(np.array(seen.rmse) < own))}
+        values |= {"rmse_deterministic": own, "orders_better": fmean(value < own for value in seen.rmse)}
     return values
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fa4verify.reports import measures, study
+from fa4verify.reports import measures, repeats, study
 from fa4verify.reports.measures import MEASURES
 from fa4verify.reports.text import one_line, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from fa4verify.reports.study import Table
     from fa4verify.reports.summary import Row, Summary
 
 SIGNS = {
@@ -53,22 +54,30 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield "## To look at\n"
         for row in failures:
             yield from _failure(row)
-    if summary.tables:
-        yield "## Curves\n"
-        for table in summary.tables:
-            yield f"### {_code(table.title)}\n"
-            cells = ([_code(label), *(cell.text for cell in cells)] for label, cells in table.lines)
-            yield from _table([_code(header) for header in table.headers], cells)
-        yield f"{study.LEGEND}\n"
+    yield from _tables("## Curves\n", summary.tables, study.LEGEND)
+    yield from _tables("## Repeated runs\n", summary.repeats, repeats.LEGEND)
     yield "## All cases\n"
     for operation, rows in summary.operations.items():
         yield from _cases(operation, rows)
     if any(row.operation == "forward" for row in summary.rows):
         yield f"{measures.LEGEND.replace('*', chr(92) + '*').replace('|', chr(92) + '|')}\n"
+    if any(row.operation == "repeat" for row in summary.rows):
+        yield f"{measures.REPEAT_LEGEND.replace('<', chr(92) + '<')}\n"
     if summary.slowest:
         yield "## Slowest cases\n"
         yield from _table(["case", "time"], [(_code(row.id), seconds(row.seconds)) for row in summary.slowest])
     yield from _environment(summary)
+
+
+def _tables(heading: str, tables: Sequence[Table], legend: str) -> Iterator[str]:
+    if not tables:
+        return
+    yield heading
+    for table in tables:
+        yield f"### {_code(table.title)}\n"
+        cells = ([_code(label), *(cell.text for cell in cells)] for label, cells in table.lines)
+        yield from _table([_code(header) for header in table.headers], cells)
+    yield f"{legend}\n"
 
 
 def _failure(row: Row) -> Iterator[str]:

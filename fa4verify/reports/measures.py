@@ -139,11 +139,27 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure("delta max", _of("delta", "max_abs"), digits),
         Measure("dsink max", _of("dsink", "max_abs"), digits),
     ),
-    "repeat": (),
+    "repeat": (
+        Measure("runs", _of("dq", "runs"), digits),
+        *(
+            Measure(f"{name} bits", _of(tensor, "distinct"), digits)
+            for tensor, name in (("o", "O"), ("dq", "dQ"), ("dk", "dK"), ("dv", "dV"))
+        ),
+        Measure("shuffled", _of("dq", "distinct_shuffled"), digits),
+        Measure("dQ differ", _of("dq", "differing_share"), percent),
+        Measure("dQ max diff", _of("dq", "max_difference"), digits),
+        Measure("rate <", _of("dq", "rate_bound"), percent),
+    ),
 }
 
 LEGEND = (
     "/floor and /base: RMSE of O over that of a correctly rounded O and of the baseline kernel. "
     "FA rule: FlashAttention's own test, max|O - ref| <= 2 max|pt - ref| + 2 max|rounding of ref|. "
     "skip: share of rescales skipped. emu: share of exponentials emulated."
+)
+
+REPEAT_LEGEND = (
+    "bits: bit patterns of the tensor in all runs; shuffled: of dQ in random orders of the adds. dQ differ: share of "
+    "elements that differ from the first run's, the mean over the others. rate <: how often a run leaves the commonest "
+    "bits of dQ, at most, at 95 %."
 )

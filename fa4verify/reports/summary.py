@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from fa4verify.reports import repeats
 from fa4verify.reports.measures import MEASURES, Measure, Value, fa_rule
 from fa4verify.reports.study import Table, tables
 from fa4verify.vocabulary import Finding, Outcome, Record
@@ -58,6 +59,7 @@ class Summary:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
+    repeats: tuple[Table, ...] = ()
 
     @property
     def is_study(self) -> bool:
@@ -161,7 +163,8 @@ def summarise(run: Run) -> Summary:
     asked = dict.fromkeys((*header.asked, *by_id))
     rows = tuple(_row(by_id[name]) if name in by_id else _missing(name) for name in asked)
     records = tuple(row.record for row in rows if row.record is not None)
-    return Summary(header, rows, tuple(notes), tables(header.study, records) if header.study else ())
+    curves = tables(header.study, records) if header.study else ()
+    return Summary(header, rows, tuple(notes), curves, repeats.tables(records))
 
 
 def exit_code(summary: Summary) -> int:

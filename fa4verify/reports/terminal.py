@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fa4verify.reports import measures, study
+from fa4verify.reports import measures, repeats, study
 from fa4verify.reports.measures import MEASURES
 from fa4verify.reports.text import one_line, printable, seconds
 
@@ -50,6 +50,12 @@ def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | N
                 console.print()
         if any(row.operation == "forward" for row in summary.rows):
             console.print(Text(measures.LEGEND, "dim"))
+        if any(row.operation == "repeat" for row in summary.rows):
+            console.print(Text(measures.REPEAT_LEGEND, "dim"))
+    for table in summary.repeats:
+        console.print(_study(table))
+    if summary.repeats:
+        console.print(Text(repeats.LEGEND, "dim"))
     _reasons(console, summary.rows)
     for row in summary.failures:
         if row.status != "MISSING":
