@@ -131,7 +131,7 @@ def _metric_per_unit(budget: Budget, case: Case, values: Mapping[str, float]) ->
     truth_rms = values.get("truth_rms", 0.0)
     if budget.metric in RELATIVE_TO_TRUTH:
         return 1.0 / truth_rms if truth_rms else 0.0
-    if budget.metric.startswith("ulp_"):
+    if budget.metric.startswith("ulp_") or budget.metric == "mean_ulp":
         # An ulp is 2u of the power of two below; a typical element lies between that and twice it.
         return 1.0 / (truth_rms * FORMATS[format_name(case, budget.tensor)].unit_roundoff) if truth_rms else 0.0
     # Relative errors of exp2 and counts: their truth is 2^x correctly rounded to float64.

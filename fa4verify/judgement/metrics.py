@@ -76,7 +76,8 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
             intended = rounded if declared_rows is None else declared_rows[rows].astype(np.float64)
         sums.add(rows.start, want, have, rounded, intended)
         if model is not None:
-            sums.expected += float(np.where(sums.both, model(rows, want), 0.0).sum())
+            with np.errstate(invalid="ignore", over="ignore"):  # moments of a poisoned row, which `both` leaves out
+                sums.expected += float(np.where(sums.both, model(rows, want), 0.0).sum())
         if special is not None:
             special.add(rows.start, want, have, None if declared_rows is None else intended)
         if keyless is not None and keyless[rows].any():
@@ -135,6 +136,7 @@ class _Sums:
     worst_zero_row: Largest = field(default_factory=Largest)
     quantiles: Quantiles = field(default_factory=Quantiles)
     mean: UnitMean = field(default_factory=UnitMean)
+    mean_ulp: UnitMean = field(default_factory=UnitMean)
     keyless_rows_not_zero: int | None = None
     both: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
@@ -155,7 +157,8 @@ class _Sums:
         error = np.where(both, have, 0.0) - safe
         size = np.abs(error)
         floor = np.abs(np.where(both, rounded, 0.0) - safe)
-        ulps = size / ulp(safe, self.shape.format)
+        spacing = ulp(safe, self.shape.format)
+        ulps = size / spacing
         self.count += int(both.sum())
         self.error += float((error * error).sum())
         self.truth += float((safe * safe).sum())
@@ -164,10 +167,15 @@ class _Sums:
         self.error_max.add(np.where(both, size, -1.0), start)
         self.ulp_max.add(np.where(both, ulps, -1.0), start)
         self.quantiles.add(ulps[both])
-        if self.shape.rows_are_units:
-            self.mean.add(error.sum(axis=1), both.sum(axis=1).astype(np.float64))
-        else:
-            self.mean.add(error.ravel(), both.ravel().astype(np.float64))
+        scaled = both & (safe != 0)  # zero has no binade
+        for mean, values, there in (
+            (self.mean, error, both),
+            (self.mean_ulp, np.where(scaled, error, 0.0) / spacing, scaled),
+        ):
+            if self.shape.rows_are_units:
+                mean.add(values.sum(axis=1), there.sum(axis=1).astype(np.float64))
+            else:
+                mean.add(values.ravel(), there.ravel().astype(np.float64))
         if self.shape.has_rows:
             self._rows(first_row, error, safe)
 
@@ -204,8 +212,11 @@ class _Sums:
         }
         if truth_rms or not rmse:
             values["relative_rmse"] = _ratio(rmse, truth_rms)
-        if (standard_error := self.mean.standard_error()) is not None:
-            values["mean_error_standard_error"] = standard_error
+        if self.mean_ulp.units:
+            values["mean_ulp"] = self.mean_ulp.mean()
+        for name, mean in (("mean_error", self.mean), ("mean_ulp", self.mean_ulp)):
+            if (standard_error := mean.standard_error()) is not None:
+                values[f"{name}_standard_error"] = standard_error
         if modelled:
             values["expected_rmse"] = math.sqrt(self.expected / self.count)
         if self.shape.has_rows:

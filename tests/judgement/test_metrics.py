@@ -26,6 +26,7 @@ def test_definitions_of_o():
     rows = np.linalg.norm(error, axis=-1) / np.linalg.norm(o, axis=-1)
     row_means = error.mean(axis=-1).ravel()
     ulps = np.abs(error) / ulp(o, BF16)
+    signed = (error / ulp(o, BF16)).mean(axis=-1).ravel()
     expected = {
         "elements": o.size,
         "nonfinite_mismatches": 0,
@@ -36,6 +37,8 @@ def test_definitions_of_o():
         "worst_row_relative_l2": rows.max(),
         "mean_error": error.mean(),
         "mean_error_standard_error": row_means.std(ddof=1) / math.sqrt(row_means.size),
+        "mean_ulp": signed.mean(),
+        "mean_ulp_standard_error": signed.std(ddof=1) / math.sqrt(signed.size),
         "ulp_max": ulps.max(),
         "floor_rmse": rms(floor),
         "floor_max_abs": np.abs(floor).max(),
@@ -47,6 +50,18 @@ def test_definitions_of_o():
     assert np.abs(error[found.where["max_abs"]]) == np.abs(error).max()
     assert ulps[found.where["ulp_max"]] == ulps.max()
     assert rows[found.where["worst_row_relative_l2"]] == rows.max()
+
+
+def test_mean_ulp_leaves_out_what_has_no_binade():
+    """Errors of +1 and -1 ulp at 1 and 2 cancel, though not in the mean error; the element at 0 does not count."""
+    truth, got = np.array([1.0, 2.0, 0.0, 0.0]), np.array([1.0 + 2**-7, 2.0 - 2**-6, 0.5, 0.5])
+    values = measure(*plain(truth.reshape(1, 4, 1, 1), got.reshape(1, 4, 1, 1)))["o"].values
+    assert values["mean_ulp"] == 0
+    assert values["mean_error"] == pytest.approx((1 - 2**-7) / 4)
+    biased = measure(*plain(truth[:2].reshape(1, 2, 1, 1), truth[:2].reshape(1, 2, 1, 1) * (1 + 2**-7)))["o"].values
+    assert biased["mean_ulp"] == 1
+    nothing = np.zeros((1, 2, 1, 1))
+    assert "mean_ulp" not in measure(*plain(nothing, nothing))["o"].values
 
 
 def test_definitions_of_lse():
