@@ -9,10 +9,12 @@ is done in float64 instead:
     difference    dP on the tensor core, dP - delta, P times it, all fp32
     ds            dS rounded to 16 bits for dQ and dK
     accumulation  products for dQ, dK, dV on the tensor core, fp32 additions over KV tiles and query heads
-    output        times the scale in fp32, rounded to 16 bits; exact: gradients and delta are returned as float64
+    output        times the scale in fp32, rounded to 16 bits; exact: gradients and delta are returned as float64, or as
+                  fp32 with grad_dtype = "fp32"
 
-"all" names them all: then float64 attention is left. Where operands are not rounded to 16 bits there is no tensor core
-to ask; the error of the accumulation is then that of the rounded operands, added to the float64 product.
+`exact` is a list of stages, one stage, "none" or "all"; with all, float64 attention is left. Where operands are not
+rounded to 16 bits there is no tensor core to ask; the error of the accumulation is then that of the rounded operands,
+added to the float64 product.
 
 Holds whole Sq x Sk arrays, about 60 bytes an element. No sink: nothing of it is rounded to 16 bits.
 Fails first where a stage is not what fa4-sm90 does: tests/kernels/test_staged.py compares bits.
@@ -159,11 +161,20 @@ class Fa4Staged:
     description = "FA4's Hopper backward with chosen roundings done in float64"
 
     def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, exact: Sequence[str] | str = (), **options: Any
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: tuple[int | None, int | None] = (None, None),
+        softcap: float = 0.0,
+        softmax_scale: float | None = None,
     ) -> Output:
-        """Return fa4-sm90's o and lse; `exact` is the backward's alone."""
-        stages_of(exact)
-        return FA4_SM90.forward(q, k, v, **options)
+        """Return fa4-sm90's o and lse."""
+        return FA4_SM90.forward(
+            q, k, v, causal=causal, window_size=window_size, softcap=softcap, softmax_scale=softmax_scale
+        )
 
     def backward(
         self,
@@ -182,10 +193,11 @@ class Fa4Staged:
         seed: int | None = None,
         dlse: torch.Tensor | None = None,
         exact: Sequence[str] | str = (),
+        grad_dtype: str | None = None,
     ) -> Output:
-        """Return dq, dk, dv in the dtype of q and delta float32; all float64 where "output" is exact.
+        """Return dq, dk, dv in the dtype of q, or fp32 with grad_dtype = "fp32", and delta float32.
 
-        o and lse as `forward` gave them; `exact` lists stages of the module's docstring, or is "all".
+        Without grad_dtype and with "output" exact all are float64. o and lse as `forward` gave them.
         """
         check(q, k, v, softcap, None)
         stages, mask = stages_of(exact), resolve(causal, window_size)
@@ -211,12 +223,13 @@ class Fa4Staged:
             )  # fmt: skip
             dq[b, :, h], dk_part, dv_part, delta[b, h] = head.gradients()
             dk[b, :, kv], dv[b, :, kv] = add(dk[b, :, kv], dk_part), add(dv[b, :, kv], dv_part)
-        dtype = None if "output" in stages else q.dtype
+        dtype = torch.float32 if grad_dtype == "fp32" else torch.float64 if "output" in stages else q.dtype
+        finish = _exact if "output" in stages else _rounded
         return Output(
-            dq=_finished(dq, scale, dtype),
-            dk=_finished(dk, scale, dtype),
-            dv=_finished(dv, 1.0, dtype),
-            delta=torch.from_numpy(delta if dtype is None else delta.astype(np.float32)),
+            dq=finish(dq, scale).to(dtype),
+            dk=finish(dk, scale).to(dtype),
+            dv=finish(dv, 1.0).to(dtype),
+            delta=torch.from_numpy(delta).to(torch.float64 if dtype is torch.float64 else torch.float32),
             provenance={
                 "model": f"flash-attn-4 {FA4_VERSION} backward, sm_90a, in stages",
                 "exact": ", ".join(stage for stage in STAGES if stage in stages) or "none",
@@ -226,7 +239,8 @@ class Fa4Staged:
 
 def stages_of(exact: Sequence[str] | str) -> frozenset[str]:
     """Return the stages that `exact` names; ValueError for one that there is not."""
-    named = STAGES if exact == "all" else (exact,) if isinstance(exact, str) else tuple(exact)
+    words = {"none": (), "all": STAGES}
+    named = words.get(exact, (exact,)) if isinstance(exact, str) else tuple(exact)
     for stage in named:
         if stage not in STAGES:
             raise ValueError(f"no stage {stage!r}; the stages are {', '.join(STAGES)}")
@@ -260,11 +274,12 @@ def _add_single(total: Array, part: Array) -> Array:
     return _single(total + part)
 
 
-def _finished(x: Array, scale: float, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return x times the scale, in fp32 and rounded; None: in float64."""
-    if dtype is None:
-        return torch.from_numpy(x * scale)
-    return torch.from_numpy(x.astype(np.float32) * np.float32(scale)).to(dtype)
+def _rounded(x: Array, scale: float) -> torch.Tensor:
+    return torch.from_numpy(x.astype(np.float32) * np.float32(scale))
+
+
+def _exact(x: Array, scale: float) -> torch.Tensor:
+    return torch.from_numpy(x * scale)
 
 
 FA4_STAGED = Fa4Staged()
