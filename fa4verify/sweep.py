@@ -48,15 +48,16 @@ def sweep(
     """
     todo = tuple(cases)
     if todo:
-        with Workers(min(workers or default_workers(), len(todo))) as pool:
+        backward = any(case.operation in ("backward", "repeat") for case in todo)
+        with Workers(min(workers or default_workers(), len(todo)), backward=backward) as pool:
             yield from pool.verify(todo, on_start=on_start)
 
 
 class Workers:
-    """Worker processes that outlive a sweep; started by the first case."""
+    """Worker processes that outlive a sweep; started by the first case. `backward`: some case may be one."""
 
-    def __init__(self, count: int, *, threads: int | None = None) -> None:
-        self.count = count
+    def __init__(self, count: int, *, threads: int | None = None, backward: bool = True) -> None:
+        self.count, self.backward = count, backward
         self.threads = threads or max(1, default_workers() // count)
         self._logs = tempfile.TemporaryDirectory(prefix="fa4verify-")
         self._pool = self._new_pool()
@@ -93,7 +94,10 @@ class Workers:
 
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
-            self.count, initializer=_start_worker, initargs=(self.threads, self._logs.name), context=_QuietSpawn()
+            self.count,
+            initializer=_start_worker,
+            initargs=(self.threads, self._logs.name, self.backward),
+            context=_QuietSpawn(),
         )
 
     def _schedule(self, case: Case) -> Future[Record]:
@@ -172,7 +176,7 @@ class _QuietSpawn(SpawnContext):
     Process = _QuietProcess
 
 
-def _start_worker(threads: int, logs: str) -> None:
+def _start_worker(threads: int, logs: str, backward: bool) -> None:
     """Prepare a worker: its threads, its output to a log, default signals, the heavy imports.
 
     pebble has set SIGINT to be ignored. SIGTERM kills at once: its own handler waits for Python to come back, which a
@@ -197,16 +201,16 @@ def _start_worker(threads: int, logs: str) -> None:
 
     torch.set_num_threads(1)
     threadpoolctl.threadpool_limits(limits=1)  # for what was loaded before the variables were set
-    _compile_once()
+    _compile_once(backward)
 
 
-def _compile_once() -> None:
+def _compile_once(backward: bool) -> None:
     """Compile the emulations, or load what another process compiled: one at a time, so that only the first compiles."""
     from fa4verify import kernels
 
     with Path(tempfile.gettempdir(), f"fa4verify-compiling-{os.getuid()}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        kernels.compile_ahead()
+        kernels.compile_ahead(backward=backward)
 
 
 def _verify(case: Case) -> Record:

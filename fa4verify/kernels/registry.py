@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fa4verify.kernels.interface import Kernel, UnknownKernel, Unsupported
 from fa4verify.kernels.user import UserKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,12 @@ _REGISTRY = {
     ),
     "fa4-sm90": _Entry(
         "fa4verify.kernels.emulated.fa4_sm90:FA4_SM90",
-        "FlashAttention-4 forward on Hopper, bit for bit",
+        "FlashAttention-4 on Hopper, forward and backward, bit for bit",
         _EMULATION,
     ),
     "fa4-sm100": _Entry(
         "fa4verify.kernels.emulated.fa4_sm100:FA4_SM100",
-        "FlashAttention-4 forward on Blackwell: emulated exp2, conditional rescale",
+        "FlashAttention-4 on Blackwell, forward (emulated exp2, conditional rescale) and backward",
         _EMULATION,
     ),
     "flash2": _Entry(
@@ -124,11 +127,23 @@ def _imported(name: str) -> UserKernel:
     return UserKernel(name, found)
 
 
-def compile_ahead() -> None:
-    """Run every emulation on one key, so that what numba compiles is compiled (or loaded) before a clock runs."""
+def compile_ahead(*, backward: bool = True) -> None:
+    """Run every emulation on one key, so that what numba compiles is compiled (or loaded) before a clock runs.
+
+    Parameters
+    ----------
+    backward
+        The backwards as well: they cost more than the forwards, and a run without one does not need them.
+    """
     import torch
 
-    one = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16)
     for name, entry in _REGISTRY.items():
-        if (entry.home or "").startswith("fa4verify.kernels.emulated.") and availability(name) is None:
-            kernel(name).forward(one, one, one)
+        if not (entry.home or "").startswith("fa4verify.kernels.emulated.") or availability(name) is not None:
+            continue
+        found = kernel(name)
+        differentiate: Callable[..., Any] | None = getattr(found, "backward", None) if backward else None
+        for head_dim in (64, 256) if differentiate else (64,):  # FA4 has a backward of its own for 256
+            one = torch.zeros(1, 1, 1, head_dim, dtype=torch.bfloat16)
+            output = found.forward(one, one, one)
+            if differentiate:
+                differentiate(one, one, one, one, output.o, output.lse)
