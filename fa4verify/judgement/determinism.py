@@ -118,7 +118,7 @@ def _powerless(case: Case, metrics: Mapping[str, Metrics], runs: Observed, no_tw
         if name not in runs.tensors or not (case.deterministic or name in judged):
             continue
         patterns = metrics[name].values.get("distinct_shuffled", 0.0)
-        if patterns <= 1:
+        if patterns <= 1 and runs.tensors[name].distinct == 1:
             yield Finding(
                 f"no power: random orders of the adds give the same bits of {name} too, so that a kernel without any "
                 "order would pass (two addends commute: it takes three KV tiles, or three query heads a KV head, and "

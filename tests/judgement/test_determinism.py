@@ -80,6 +80,14 @@ def test_power_is_asked_of_each_tensor_that_an_order_reaches():
     assert [finding.tensor for finding in verdict.findings if not finding.passed] == ["dk", "dv"]
 
 
+def test_without_the_flag_runs_that_differ_are_power_enough():
+    free = msgspec.structs.replace(MHA, deterministic=False, budgets=ONE[1:])
+    verdict, _ = judged(free, [run(), run(dq=0.5), run()], twin=[run()] * 3)
+    assert verdict.outcome == "PASS"
+    verdict, _ = judged(free, [run()] * 3, twin=[run()] * 3)
+    assert verdict.outcome == "INCONCLUSIVE"
+
+
 def test_without_a_twin_nothing_passes():
     verdict, _ = judged(MHA, [run()] * 3, twin=None, no_twin="GQA backward requires head_dim == head_dim_v")
     assert verdict.outcome == "INCONCLUSIVE"
