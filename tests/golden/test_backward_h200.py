@@ -6,6 +6,7 @@ deterministic=True, each case three times with equal bits.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import fa4verify
+from fa4verify.kernels.emulated import backward_launch, fa4_sm90
 
 from .backward_cases import CASES, draw
 
@@ -68,3 +70,21 @@ def test_one_flipped_bit_is_seen():
     assert not any(_differing(name, got).values())
     got["dk"][0, 7, 0, 3] ^= 1
     assert _differing(name, got) == {tensor: int(tensor == "dk") for tensor in got}
+
+
+def test_another_order_or_tile_is_seen(monkeypatch):
+    """Adding to dQ the other way round changes 4 and 1 elements here, partials of 64 keys 11 and 8: both are proved."""
+    names = ["bf16-d128-s1100x1100-h1_1-outlier", "fp16-d64-s320x320-h1_1-outlier-causal"]
+    turns, setup = backward_launch.dq_turns, fa4_sm90.backward_setup
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            backward_launch,
+            "dq_turns",
+            lambda met, *, descending, **rest: turns(met, descending=not descending, **rest),
+        )
+        reversed_order = [_differing(name, _emulated(BY_NAME[name], False)) for name in names]
+    with monkeypatch.context() as patch:
+        patch.setattr(fa4_sm90, "backward_setup", lambda *args, **rest: replace(setup(*args, **rest), tile_n=64))
+        narrow = [_differing(name, _emulated(BY_NAME[name], False)) for name in names]
+    assert all(differing["dq"] > 0 for differing in reversed_order + narrow)
+    assert not any(differing["dk"] or differing["dv"] for differing in reversed_order + narrow)

@@ -156,9 +156,16 @@ def gradients(
     deterministic: bool,
     seed: int | None,
     dlse: torch.Tensor | None,
+    gradient_dtype: str | None,
     provenance: Mapping[str, str],
 ) -> Output:
-    """Run the loop over every batch and KV head; o and lse as the forward gave them."""
+    """Run the loop over every batch and KV head; o and lse as the forward gave them.
+
+    gradient_dtype "fp32" leaves out the last rounding of dq, dk, dv, which hides most of what the order of adds does.
+    """
+    if gradient_dtype not in (None, "fp32"):
+        raise ValueError(f"gradient_dtype {gradient_dtype!r}: expected fp32 or nothing")
+    dtype = q.dtype if gradient_dtype is None else torch.float32
     _check(dout, q, k, v, o, lse, softcap, learnable_sink, dlse)
     batch, seqlen_q, heads, head_dim = q.shape
     seqlen_k, heads_kv = k.shape[1:3]
@@ -187,9 +194,9 @@ def gradients(
     if learnable_sink is not None:
         dsink = torch.from_numpy(_dsink(_array(learnable_sink), _array(lse), delta, dlse, setup, runs))
     return Output(
-        dq=torch.from_numpy(dq).to(q.dtype),
-        dk=torch.from_numpy(dk).to(q.dtype),
-        dv=torch.from_numpy(dv).to(q.dtype),
+        dq=torch.from_numpy(dq).to(dtype),
+        dk=torch.from_numpy(dk).to(dtype),
+        dv=torch.from_numpy(dv).to(dtype),
         delta=torch.from_numpy(np.ascontiguousarray(delta[:, :, :seqlen_q])),
         dsink=dsink,
         activity=_activity(problem, group) if runs else {},

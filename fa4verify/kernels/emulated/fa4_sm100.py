@@ -1,9 +1,9 @@
-"""FlashAttention-4's forward on Blackwell, with every compile-time number an argument.
+"""FlashAttention-4 on Blackwell, forward and backward; in the forward every compile-time number is an argument.
 
 Contract: the arithmetic of `flash_attn.cute` 4.0.0b36 compiled for sm_100a: polynomial exp2 on the columns FA4
 emulates for the shape, conditional rescale, sums in eight partials. What is not proved on a device: the tensor core
 (published model of tcgen05; `cta_group::2` taken to be the same) and MUFU, `tanh.approx` included (the tables of an
-H200). Dense inputs, one split.
+H200), and for the backward where ptxas contracts to FFMA (taken to be as on Hopper). Dense inputs, one split.
 
 Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
 the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
@@ -14,7 +14,8 @@ tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kern
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
-Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`.
+Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; `interface._flash_attn_bwd`, `flash_bwd_sm100`,
+`sm100_hd256_2cta_fmha_backward`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Fa4Sm100:
     """The kernel object of room 2."""
 
     name = "fa4-sm100"
-    description = "FlashAttention-4 forward on Blackwell: polynomial exp2, conditional rescale, all numbers arguments"
+    description = "FlashAttention-4 on Blackwell: polynomial exp2, conditional rescale, all numbers arguments; backward"
 
     def forward(
         self,
@@ -150,11 +151,13 @@ class Fa4Sm100:
         deterministic: bool = True,
         seed: int | None = None,
         dlse: torch.Tensor | None = None,
+        gradient_dtype: str | None = None,
         disable_2cta: bool = False,
     ) -> Output:
         """Return dq, dk, dv in the dtype of q, delta (batch, heads, seqlen_q) and, with a sink, dsink (heads,).
 
         o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0).
+        gradient_dtype="fp32" leaves the gradients unrounded.
         """
         head_dim, head_dim_v = q.shape[-1], v.shape[-1]
         _check_head_dims(head_dim, head_dim_v)
@@ -190,6 +193,7 @@ class Fa4Sm100:
             deterministic=deterministic,
             seed=seed,
             dlse=dlse,
+            gradient_dtype=gradient_dtype,
             provenance=provenance,
         )
 

@@ -1,10 +1,12 @@
-"""FlashAttention-4's forward on Hopper, bit for bit.
+"""FlashAttention-4 on Hopper, forward and backward, bit for bit.
 
-Contract: O and LSE of `flash_attn.cute.flash_attn_func` (4.0.0b36) on an H200, in every bit, NaN payloads aside.
-Equal to the recordings in tests/golden.
+Contract: O and LSE of `flash_attn.cute.flash_attn_func` (4.0.0b36) on an H200, and with deterministic=True its dQ, dK,
+dV and dsink, in every bit, NaN payloads aside. Equal to the recordings in tests/golden, FA4's errors included
+(backward_storage.py).
 
 Fails first where a tile width is wrong (84 % of O elements stay equal with tile_n 64) or KV runs left to right (68 %).
-Source: flash-attn-4 4.0.0b36, `interface._tile_size_fwd_sm90`, `_validate_head_dims`, `flash_fwd_sm90`.
+Source: flash-attn-4 4.0.0b36, `interface._tile_size_fwd_sm90`, `_tile_size_bwd_sm90`, `_validate_head_dims`,
+`flash_fwd_sm90`, `flash_bwd_sm90`.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class Fa4Sm90:
     """The kernel object of room 2."""
 
     name = "fa4-sm90"
-    description = "FlashAttention-4 forward on Hopper, every bit of an H200"
+    description = "FlashAttention-4 on Hopper, forward and backward, every bit of an H200"
 
     def forward(
         self,
@@ -132,11 +134,13 @@ class Fa4Sm90:
         deterministic: bool = True,
         seed: int | None = None,
         dlse: torch.Tensor | None = None,
+        gradient_dtype: str | None = None,
         intended_storage: bool = False,
     ) -> Output:
         """Return dq, dk, dv in the dtype of q, delta (batch, heads, seqlen_q) and, with a sink, dsink (heads,).
 
         o and lse as `forward` gave them. deterministic=False adds in a random order, drawn by `seed` (None: 0).
+        gradient_dtype="fp32" leaves the gradients unrounded.
         intended_storage=True reads dQ back as it was written (backward_storage.py says where FA4 does not).
         """
         head_dim, head_dim_v = q.shape[-1], v.shape[-1]
@@ -165,6 +169,7 @@ class Fa4Sm90:
             deterministic=deterministic,
             seed=seed,
             dlse=dlse,
+            gradient_dtype=gradient_dtype,
             provenance=provenance,
         )
 
