@@ -14,8 +14,8 @@ tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kern
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
-Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; `interface._flash_attn_bwd`, `flash_bwd_sm100`,
-`sm100_hd256_2cta_fmha_backward`.
+Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; for the backward `interface._flash_attn_bwd`,
+`flash_bwd_sm100`, `sm100_hd256_2cta_fmha_backward`.
 """
 
 from __future__ import annotations
