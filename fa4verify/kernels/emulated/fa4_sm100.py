@@ -3,7 +3,7 @@
 Contract: the arithmetic of `flash_attn.cute` 4.0.0b36 compiled for sm_100a: polynomial exp2 on the columns FA4
 emulates for the shape, conditional rescale, sums in eight partials. What is not proved on a device: the tensor core
 (published model of tcgen05; `cta_group::2` taken to be the same) and MUFU, `tanh.approx` included (the tables of an
-H200), and for the backward where ptxas contracts to FFMA (taken to be as on Hopper). Dense inputs, one split.
+H200). Where ptxas contracts to FFMA in the backward was read in the code it makes for sm_100a. Dense inputs, one split.
 
 Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
 the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;

@@ -64,9 +64,10 @@ def backward_setup(head_dim: int, causal: bool, local: bool, *, intended: bool =
     if head_dim <= 96:
         dq = Storage(written, read, row_groups=1) if wrong else None
         return backward_launch.Setup("sm90", 64, 128, sink_threads=128, dq_storage=dq, dkv_storage=dkv)
-    if wrong:
-        raise Unsupported(f"head_dim {head_dim}: FA4 on SM90 returns noise as dQ, in an order that is not modelled")
-    return backward_launch.Setup("sm90", 64 if causal or local else 80, 128)
+    if written != 128 and not causal and not local:
+        raise Unsupported(f"head_dim {head_dim} without a mask does not compile on SM90: failed to partition (112,80)")
+    dq = Storage(written, read, row_groups=1, column_groups=2) if wrong else None
+    return backward_launch.Setup("sm90", 64 if causal or local else 80, 128, dq_storage=dq, dkv_storage=dkv)
 
 
 class Fa4Sm90:
