@@ -36,12 +36,12 @@ _REGISTRY = {
     ),
     "fa4-sm90": _Entry(
         "fa4verify.kernels.emulated.fa4_sm90:FA4_SM90",
-        "FlashAttention-4 forward on Hopper, bit for bit",
+        "FlashAttention-4 on Hopper, forward and backward, bit for bit",
         _EMULATION,
     ),
     "fa4-sm100": _Entry(
         "fa4verify.kernels.emulated.fa4_sm100:FA4_SM100",
-        "FlashAttention-4 forward on Blackwell: emulated exp2, conditional rescale",
+        "FlashAttention-4 on Blackwell: emulated exp2, conditional rescale, forward and backward",
         _EMULATION,
     ),
     "flash2": _Entry(
