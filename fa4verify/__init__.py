@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fa4verify.cases import draw, load_suite
-    from fa4verify.kernels import Unsupported, kernel
     from fa4verify.flow import verify
+    from fa4verify.kernels import Unsupported, kernel
     from fa4verify.vocabulary import Budget, Case, Distribution, Inputs, Output, Record, Shape, Truth, Verdict
 
 # Where each public name lives. Resolved on first use, so that importing the package (as pytest does for every

@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 import tempfile
+import zlib
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -208,7 +209,8 @@ def _compile_once(backward: bool) -> None:
     """Compile the emulations, or load what another process compiled: one at a time, so that only the first compiles."""
     from fa4verify import kernels
 
-    with Path(tempfile.gettempdir(), f"fa4verify-compiling-{os.getuid()}").open("w") as lock:
+    installation = zlib.crc32(str(Path(__file__).parent).encode())
+    with Path(tempfile.gettempdir(), f"fa4verify-compiling-{os.getuid()}-{installation:08x}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         kernels.compile_ahead(backward=backward)
 

@@ -31,7 +31,7 @@ Scalar = bool | int | float | str | None
 # The counters a kernel may report in Output.activity; a case may require any of them to be above zero.
 ACTIVITY = {
     "rescales_done": "row and KV tile, not the first, where the new maximum was adopted and O rescaled",
-    "rescales_skipped": "row and KV tile where the maximum rose by no more than the threshold and was not adopted",
+    "rescales_skipped": "row and KV tile whose maximum exceeds the reference, but not by the threshold: not adopted",
     "emulated_exp2": "exponentials of P evaluated by the polynomial",
     "hardware_exp2": "exponentials of P evaluated by MUFU",
     "tiles_visited": "KV tiles visited, summed over rows",

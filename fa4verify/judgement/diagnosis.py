@@ -180,7 +180,7 @@ def _right_lse(evidence: _Evidence) -> NDArray[np.bool_] | None:
 def _permuted_heads(evidence: _Evidence) -> Iterator[str]:
     """Find for every head the truth's head that it equals."""
     heads = evidence.case.shape.heads
-    if evidence.o is None or evidence.o_truth is None or heads < 2:
+    if evidence.o is None or evidence.o_truth is None or heads < 2 or not np.nan_to_num(evidence.o).any():
         return
     have, want = (np.where(np.isfinite(values), values, 0.0) for values in (evidence.o, evidence.o_truth))
     unit = FORMATS[evidence.case.dtype].unit_roundoff

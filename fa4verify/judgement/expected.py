@@ -6,7 +6,7 @@ never what the kernel says of itself. Derivation, sizes of what is left out, the
 Fails first, toward too small, where roundings are coherent: rows of equal P that is not representable, or a maximum
 that is stale and tied. Toward too large: one key dominates and its P is exactly 1.
 
-Numbers: fa4_numerics (FA4 4.0.0b36) for the algorithm; ex2 and lg2 errors measured on an H200 over full octaves; the
+Numbers: docs/fa4.md (FA4 4.0.0b36) for the algorithm; ex2 and lg2 errors measured on an H200 over full octaves; the
 polynomial's from all of [0, 1).
 """
 

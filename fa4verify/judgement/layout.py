@@ -97,7 +97,8 @@ def contract_breach(case: Case, output: Output, truth: Truth, tensor: str) -> st
     got = given(output, tensor)
     if got is None:
         return None
-    shape, dtype = truth.tensors[tensor].shape, TORCH_DTYPE[format_name(case, tensor)]
+    unrounded = tensor == "o" and case.options.get("o_dtype") == "fp32"  # asked for O before its rounding
+    shape, dtype = truth.tensors[tensor].shape, TORCH_DTYPE["fp32" if unrounded else format_name(case, tensor)]
     if tuple(got.shape) != shape:
         return f"{tensor} has shape {tuple(got.shape)}, expected {shape}"
     if str(got.dtype) != dtype:

@@ -111,6 +111,12 @@ def backward(
         `dq_magnitude`, `dk_magnitude`, `dv_magnitude` are the gradients' sums with every term's absolute value, what
         truncation and the order of accumulation scale with. `ds_max`, shaped like delta, is the row's largest |dS|,
         which overflows first in fp16. All sums over rows run over the query heads of a group as well.
+
+        With r = 0.212 * 2^(1-p), the rms of rounding to p bits where significands are spread evenly in the logarithm,
+        and the result's own rounding added, they foretell the rms error of dq, dk, dv recorded on an H200
+        (flash-attn-4 4.0.0b36, some 45 problems of tests/golden) within a factor of 0.6 to 1.15. Peaked rows err by
+        less (0.35 with scores of 8 N(0, 1)): a P of 1 and an O that is nearly one value need no rounding. Costs 1.4
+        times as much again.
     threads
         Default: as many as BLAS is set to. BLAS itself is held to one thread meanwhile, in the whole process.
     """

@@ -25,7 +25,7 @@ import numpy as np
 from flint import arb, ctx
 
 from fa4verify.references import ball, fp64
-from fa4verify.references.backward import UNIT, Upstream, error_bound
+from fa4verify.references.backward import UNIT, Upstream
 from fa4verify.references.ball import PRECISION, SIGNIFICAND, Certificate, distance, exact_sums, score_ball, times
 from fa4verify.references.problem import Problem, widen
 
@@ -164,6 +164,7 @@ class _Certifier:
         self.radius: dict[str, float] = {}
         first, last = problem.visible(np.arange(problem.q.shape[1]))
         self.cost = np.maximum(last - first, 0)
+        self.bounds: dict[tuple[int, int, int], tuple[Number, Number] | None] = {}
         self.sizes: dict[tuple[int, int], tuple[Array, Array]] = {}
         self.bounded = self.skipped = 0
 
@@ -252,22 +253,25 @@ class _Certifier:
 
     def _within_bounds(self, b: int, h: int, i: int) -> tuple[Number, Number]:
         """Return LSE and D of a row as backward.py found them, with the bound of its docstring as radius."""
-        if (b, h, i) in self.exact:
-            return self.exact[b, h, i] or (math.nan, math.nan)
+        place = (b, h, i)
+        if place not in self.bounds:
+            self.bounds[place] = self.exact[place] if place in self.exact else self._bounded(*place)
+        return self.bounds[place] or (math.nan, math.nan)
+
+    def _bounded(self, b: int, h: int, i: int) -> tuple[Number, Number] | None:
         lse, delta = (float(self.result[name][b, h, i]) for name in ("lse", "delta"))
         if not self.cost[i]:
             return lse, 0.0 - self._dlse(b, h, i)
         if not (math.isfinite(lse) and math.isfinite(delta)):
-            return math.nan, math.nan
+            return None
         if (b, h) not in self.sizes:
             self.sizes[b, h] = self._row_sizes(b, h)
         score_size, dp_size = (float(size[i]) for size in self.sizes[b, h])
-        of_lse = fp64.error_bound(self.problem, score_size) + UNIT * (
-            8 * math.log(self.problem.k.shape[1] + 1) + abs(lse)
-        )
-        of_delta = error_bound(self.problem, score_size, abs(lse))["delta"] * dp_size
+        of_o = fp64.error_bound(self.problem, score_size)
+        of_lse = of_o + UNIT * (8 * math.log(self.problem.k.shape[1] + 1) + abs(lse))
+        of_delta = (of_o + self.problem.v.shape[3] * UNIT) * dp_size
         with ctx.workprec(PRECISION):
-            return arb(lse, of_lse), arb(delta, of_delta) - self._dlse(b, h, i)
+            return arb(lse, 1.01 * of_lse), arb(delta, 1.01 * of_delta) - self._dlse(b, h, i)
 
     def _row_sizes(self, b: int, h: int) -> tuple[Array, Array]:
         """Bound each row's |scale| sum_c |q_c k_jc| and sum_c |dout_c v_jc| by the largest finite |k| and |v|."""

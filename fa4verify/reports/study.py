@@ -3,7 +3,7 @@
 Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
 combination of `Study.columns` and each of `Study.values`, followed by its ratio to the line `Study.relative_to` where
 the value is a metric. A point without a record is empty; points of several cases (seeds, say) are their mean. Order is
-that of the records, but numbers on the lines are sorted.
+that in which the suite asks.
 """
 
 from __future__ import annotations
@@ -50,18 +50,16 @@ def tables(study: Study, records: Iterable[Record]) -> tuple[Table, ...]:
     points: dict[tuple[Any, ...], list[Record]] = {}
     titles: dict[tuple[str, ...], None] = {}
     columns: dict[tuple[str, ...], None] = {}
-    lines: dict[str, Any] = {}
+    lines: dict[str, Any] = {}  # label -> value
     for record in records:
         title = tuple(_label(record.case, path) for path in study.tables)
         column = tuple(_label(record.case, path) for path in study.columns)
         label = _label(record.case, study.rows)
         titles[title], columns[column], lines[label] = None, None, value_at(record.case, study.rows)
         points.setdefault((title, column, label), []).append(record)
-    numeric = all(isinstance(line, int | float) or line is None for line in lines.values())
-    labels = sorted(lines, key=lambda label: _order(lines[label])) if numeric else list(lines)
     relative = study.relative_to
     base = next((label for label, line in lines.items() if relative is not None and line == relative), None)
-    return tuple(_table(study, points, title, list(columns), labels, base) for title in titles)
+    return tuple(_table(study, points, title, list(columns), list(lines), base) for title in titles)
 
 
 def value_at(case: Case, path: str) -> Any:
@@ -94,7 +92,7 @@ def _table(
                 value = _mean(here, path)
                 cells.append(_cell(here, value, path))
                 if base is not None and _is_metric(path):
-                    cells.append(Cell(digits(ratio(value, _mean(there, path))), cells[-1].outcome))
+                    cells.append(Cell(digits(ratio(value, _mean(there, path)), 4), cells[-1].outcome))
         if any(cell.outcome for cell in cells):
             lines.append((label, tuple(cells)))
     parts = (f"{path.rpartition('.')[2]} {label}" for path, label in zip(study.tables, title, strict=True))
@@ -134,7 +132,3 @@ def _label(case: Case, path: str) -> str:
     if value is None:
         return "default"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _order(value: float | None) -> float:
-    return -math.inf if value is None else value

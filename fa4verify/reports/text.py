@@ -11,15 +11,15 @@ import unicodedata
 NONE = "-"
 
 
-def digits(value: float | None) -> str:
-    """Show a number with three significant digits: 3.94e-5, 0.0123, 1.02, 413, 1.43e+6."""
+def digits(value: float | None, significant: int = 3) -> str:
+    """Show a number with three significant digits, or as many as asked for: 3.94e-5, 0.0123, 1.02, 413, 1.43e+6."""
     if value is None:
         return NONE
     if abs(value) < 1e5 and value == int(value):
         return str(int(value))
     if 1e-3 <= abs(value) < 999.5:
-        return f"{value:#.3g}".rstrip(".")
-    mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{value:#.{significant}g}".rstrip(".")
+    mantissa, _, exponent = f"{value:.{significant - 1}e}".partition("e")
     return f"{mantissa}e{int(exponent):+d}" if exponent else mantissa  # inf and nan have none
 
 

@@ -28,7 +28,7 @@ def octave(first_code: int) -> np.ndarray:
 
 @lru_cache
 def errors(degree: int) -> np.ndarray:
-    """Return the relative errors over all x of -[1, 2), those of hardware.md."""
+    """Return the relative errors over all x of -[1, 2), those of docs/arithmetic.md."""
     x = octave(0xBF800000)
     return ex2_emulation_array(x, POLY_EX2[degree]).astype(np.float64) / np.exp2(x.astype(np.float64)) - 1.0
 

@@ -1,0 +1,1 @@
+"""Recordings of real devices, the scripts that made them, and their replay."""

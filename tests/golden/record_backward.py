@@ -1,7 +1,8 @@
 """Record FA4's deterministic backward on a GPU, `python -m tests.golden.record_backward OUT_FOLDER`.
 
-Needs flash-attn-4. Writes backward_<device>.npz with the bits of O (int16), LSE (int32), dQ, dK, dV and, where there is
-a sink, dsink (int32) of each case of backward_cases.CASES, and under NAME+dlse those of dQ and dK when LSE has a
+Needs flash-attn-4. Writes backward_<device>.npz with a CRC-32 of the bits of every row of O, dQ, dK, dV (the bits
+themselves go to backward_<device>_bits.npz, not kept here: 15 MB), the bits of LSE and, where there is a sink, of dsink
+(int32) of each case of backward_cases.CASES, and under NAME+dlse those of dQ and dK when LSE has a
 gradient too (dV does not depend on it). backward_<device>.json beside it says what record_forward.py's does. Each case
 runs three times.
 """
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from flash_attn.cute import flash_attn_func
 
-from .backward_cases import CASES, draw
+from .backward_cases import CASES, draw, fingerprint
 
 if TYPE_CHECKING:
     from .forward_cases import Recorded
@@ -81,7 +82,8 @@ def main(out: Path) -> None:
         "unstable": unstable,
     }
     slug = device.split()[-1].lower()
-    np.savez_compressed(out / f"backward_{slug}.npz", **recorded)
+    np.savez_compressed(out / f"backward_{slug}_bits.npz", **recorded)
+    np.savez_compressed(out / f"backward_{slug}.npz", **{name: fingerprint(bits) for name, bits in recorded.items()})
     (out / f"backward_{slug}.json").write_text(json.dumps(about, indent=1) + "\n")
     print(json.dumps(about, indent=1))
 

@@ -183,7 +183,7 @@ def test_who_declares_emulation(changes, declared):
 
 
 def test_the_error_of_fa4s_scale():
-    """fa4_numerics: log2 e and ln 2 alone are off by -1.06e-8; for head dim 192, c is an ulp low."""
+    """docs/fa4.md, scale: log2 e and ln 2 alone are off by -1.06e-8; for head dim 192, c is an ulp low."""
     eight = Shape(head_dim=64)
     assert scale_error(case(shape=eight)) == pytest.approx(-1.06e-8, rel=0.01)
     assert scale_error(case(softcap=30.0)) == pytest.approx(-1.06e-8, rel=0.01)

@@ -1,0 +1,1 @@
+"""Kernels under test: bits against recordings and an unlike model, features against float64."""

@@ -22,7 +22,7 @@ POLYNOMIAL_ERROR = 8.8e-5
 
 
 def spread(*runs):
-    """Columns of runs of four: '38-41 48-51' of fa4_numerics' table is spread(38, 48)."""
+    """Columns of runs of four: '38-41 48-51' of docs/fa4.md is spread(38, 48)."""
     return tuple(column for start in runs for column in range(start, start + 4))
 
 
@@ -126,7 +126,7 @@ def single_tile_scores(scores, dtype=BF16):
 
 
 def test_the_lane_map_shows_in_lse():
-    """Probe A10: a dominant key just below an integer exponent, moved over the columns; LSE is 8.5e-5 off on lanes."""
+    """A dominant key just below an integer exponent, moved over the columns; LSE is 8.5e-5 off on lanes."""
     off = []
     for column in range(128):
         scores = [-300.0] * 128
@@ -153,7 +153,7 @@ SCALE_WITH_NEGATIVE_RESIDUAL = _negative_residual_scale()
 
 @pytest.mark.parametrize(("tail", "skipped"), [(0.0, True), (2.0**-20, False)])
 def test_a_rise_of_exactly_the_threshold_is_skipped_the_next_float_is_not(tail, skipped):
-    """Hazard 19, one fp32 ulp apart: the second column of q and k lifts a score of 8 to the next float.
+    """Hazard 19 of docs/fa4.md, one fp32 ulp apart: the second column of q and k lifts a score of 8 to the next float.
 
     The scale makes c = 1 exactly, so scores are log2 units; the right half of the keys comes first.
     """
@@ -223,7 +223,7 @@ def test_hazard_3_a_nan_query_reports_minus_infinity():
 
 
 @pytest.mark.parametrize(("p_dtype", "share"), [("e4m3", 0.117), ("e5m2", 0.938), (None, 1.0)])
-def test_probe_b5_saturated_p_loses_the_dominant_key(p_dtype, share):
+def test_a_saturated_p_loses_the_dominant_key(p_dtype, share):
     """A rise of 3.9 under threshold 4 and offset 8: P is clamped in the numerator only, and LSE stays right."""
     q, k, v = single_tile_scores([3.90625] + [-100.0] * 127 + [0.0] * 128)
     v.zero_()
@@ -238,7 +238,7 @@ def test_probe_b5_saturated_p_loses_the_dominant_key(p_dtype, share):
 
 
 def test_what_the_threshold_costs():
-    """expected.md: 1.06x, 2.4x and 4.2x for tau 8 over 0 in bf16. That is O before its rounding, which hides most."""
+    """1.06x, 2.4x and 4.2x for tau 8 over 0 in bf16 (docs/studies.md): O before its rounding, which hides most."""
     expected = {"normal": (1.02, 1.12), "outlier": (1.8, 3.4), "large": (3.0, 5.0)}
     for name, (low, high) in expected.items():
         q, k, v = draw(128, 4096, 128, scale=4.0 if name == "large" else 1.0)
@@ -275,7 +275,7 @@ def test_activity():
     assert 1 < out.activity["max_p"] <= 256
 
 
-TABLE = [  # fa4_numerics 2.5: shape, mask, emulated columns
+TABLE = [  # docs/fa4.md, emulated columns: shape, mask, emulated columns
     ({"head_dim": 128, "seqlen_q": 1024}, (False, False), spread(38, 48, 58, 70, 80, 90)),
     ({"head_dim": 128, "seqlen_q": 1024, "disable_2cta": True}, (False, False), EMULATED_16_1),
     ({"head_dim": 128, "seqlen_q": 256}, (False, False), EMULATED_16_1),
@@ -333,7 +333,7 @@ def test_exp2_is_the_polynomial():
     x = torch.tensor([0.0, -1.0, -0.5, -200.0, NAN, -INF, -(2.0**-26)])
     y = FA4_SM100.exp2(x).y
     assert torch.equal(y[[0, 1, 3, 4, 5]], torch.tensor([1.0, 0.5, 0.0, 0.0, 0.0]))
-    assert float(y[6]) == float.fromhex("0x1.fff4d6p-1")  # 0x3F7FFA6B, fa4_numerics 2.5
+    assert float(y[6]) == float.fromhex("0x1.fff4d6p-1")  # 0x3F7FFA6B: the fraction rounds to 1
     assert abs(FA4_SM100.exp2(x, degree=5).y[2] - 0.5**0.5) < 2e-7
 
 

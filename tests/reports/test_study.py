@@ -59,12 +59,12 @@ def test_a_curve() -> None:
     assert list(outlier.headers) == ["rescale_threshold", *itertools.chain(*names)]
     assert texts(outlier) == {
         "0": ["5.00e-5", "1", "75%", "1", "4.00e-5", "1", "75%", "1"],
-        "8": ["1.20e-4 !", "2.40", "75% !", "256 !", "-", "-", "-", "-"],
+        "8": ["1.20e-4 !", "2.400", "75% !", "256 !", "-", "-", "-", "-"],
         "10": ["CRASHED", "-", "CRASHED", "CRASHED", "-", "-", "-", "-"],
     }
     assert len(plain.headers) == 5, "a column that no point of the table has is left out"
-    assert texts(plain)["8"] == ["0.500 ?", "1.25e+4", "75% ?", "256 ?"]
-    assert [cell.outcome for cell in outlier.lines[1][1]] == ["FAIL"] * 4 + [""] * 4
+    assert texts(plain)["8"] == ["0.500 ?", "1.250e+4", "75% ?", "256 ?"]
+    assert [cell.outcome for cell in outlier.lines[0][1]] == ["FAIL"] * 4 + [""] * 4
 
 
 def test_every_value_appears_exactly_once() -> None:
@@ -78,7 +78,7 @@ def test_every_value_appears_exactly_once() -> None:
     one, two = tables(study, points)
     assert texts(one) == {"0": ["1", "11"], "1": ["101", "111"], "2": ["201", "211"]}
     assert texts(two) == {"0": ["2", "12"], "1": ["102", "112"], "2": ["202", "212"]}
-    assert [label for label, _ in tables(study, reversed(points))[0].lines] == ["0", "1", "2"]
+    assert [label for label, _ in tables(study, reversed(points))[0].lines] == ["2", "1", "0"], "as asked for"
 
 
 def test_points_of_several_seeds_are_their_mean_and_their_worst_outcome() -> None:

@@ -13,7 +13,7 @@ def octave(_case: Case, _stream: Stream, exponent: int = 0, sign: Literal[-1, 1]
     """All 2^23 float32 numbers of one binade.
 
     Detects any wrong bit of a coefficient or a table row: every fraction occurs. On -[1, 2) the figures are published
-    (hardware.md), and positive and negative arguments differ on a MUFU.
+    (docs/arithmetic.md), and positive and negative arguments differ on a MUFU.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def specials(_case: Case, _stream: Stream) -> Arrays:
     """NaN, infinities, zeros, subnormals, all integers of the range, and both neighbours of every edge.
 
     Detects wrong clamps, wrong flushing, and an exponent field that wraps. The right answers of the emulation differ
-    from exp2 by design (fa4_numerics: 2.5): the case states what it compares with through its budgets.
+    from exp2 by design (docs/fa4.md, exp2): the case states what it compares with through its budgets.
 
     Check: holds every edge named above, once.
     """

@@ -25,8 +25,8 @@ def _normal(size: tuple[int, ...], generator: np.random.Generator) -> Array:
 def normal(case: Case, stream: Stream) -> Arrays:
     """Q, K and V from N(0, 1).
 
-    Detects gross faults only: from a rescale threshold of 4 on, no rescale happens at all (expected.md), every row is
-    nearly uniform, and emulated and hardware columns share each row.
+    Detects gross faults only: from a rescale threshold of 4 on, no rescale happens at all (docs/studies.md), every row
+    is nearly uniform, and emulated and hardware columns share each row.
 
     Check: the moments of N(0, 1).
     """
@@ -36,7 +36,8 @@ def normal(case: Case, stream: Stream) -> Arrays:
 def fa3_outlier(case: Case, stream: Stream, sigma: float = 10.0, probability: float = 0.001) -> Arrays:
     """Q, K and V from N(0, 1) + N(0, sigma^2) * Bernoulli(probability), FlashAttention-3's outlier model.
 
-    Detects what a stale row maximum costs (2.4x RMSE at threshold 8 over 0), and scaling faults of narrow formats.
+    Detects what a stale row maximum costs (2.4x RMSE of O before its rounding at threshold 8 over 0,
+    docs/studies.md), and scaling faults of narrow formats.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def fa3_outlier(case: Case, stream: Stream, sigma: float = 10.0, probability: fl
 def scaled_normal(case: Case, stream: Stream, factor: float = 4.0, values: bool = True) -> Arrays:
     """Q and K (and V, with `values`) from factor * N(0, 1): logits of standard deviation factor^2 nats.
 
-    Detects the price of conditional rescaling on peaked rows (4.2x RMSE at factor 4, threshold 8 over 0), and
-    saturation of P in narrow formats at factors below 1.5.
+    Detects the price of conditional rescaling on peaked rows (4x RMSE of O before its rounding at threshold 8 over 0,
+    docs/studies.md), and saturation of P in narrow formats at factors below 1.5.
 
     Parameters
     ----------

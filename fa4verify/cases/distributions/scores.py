@@ -23,7 +23,7 @@ Arrays = dict[str, Array]
 SIGNIFICAND_BITS = {"bf16": 8, "fp16": 11}
 # Channels that `parts` fills: three of 8 bits hold a float32 significand.
 PARTS = 3
-# KV tile of FA4 on Blackwell, and on Hopper for head dims 64 and 128 (fa4_numerics: 2.11).
+# KV tile of FA4 on Blackwell, and on Hopper for head dims 64 and 128 (docs/fa4.md, tiles).
 TILE = 128
 
 

@@ -8,8 +8,9 @@ recorded on an H200). SM100, and head dims above 128, pad alike on both sides.
 
 Contract: `reread` moves elements as the two layouts do. One warp group's part of a tile is 128 threads x 4 registers x
 more of them: element 4a + b of thread t at 512a + 4t + b. Register i of thread t holds the row 16(t / 32) + 8((i / 2) %
-2) + (t % 32) / 4 and the column 8(i / 4) + 2(t % 4) + i % 2, wgmma's accumulator.
-Equal to H200 in every bit at head dim 40 only; not recorded at 104 and 112, whose warp groups share out columns.
+2) + (t % 32) / 4 and the column 8(i / 4) + 2(t % 4) + i % 2, wgmma's accumulator. Equal to an H200 in every bit at head
+dim 40, one query head for each KV head; the other head dims and groups follow the same rule and were not recorded. At
+104 and 112 only causal and local masks compile ("failed to partition (112,80)" else: CuTe DSL 4.8.1 for sm_90a).
 Source: flash-attn-4 4.0.0b36, `FlashAttentionBackwardSm90.__init__`, `interface._flash_attn_bwd` (hdim_multiple_of),
 `flash_bwd_postprocess._setup_attributes`.
 """
@@ -29,26 +30,29 @@ THREADS = 128  # a warp group
 
 @dataclass(frozen=True)
 class Storage:
-    """One accumulator: columns of a tile as written and as read, and the warp groups that share it by rows."""
+    """One accumulator: columns of a tile as written and as read, and the warp groups that share out rows or columns."""
 
     written: int
     read: int
     row_groups: int
+    column_groups: int = 1
 
     def reread(self, tiles: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (tiles, rows, read) from what was added up, (tiles, rows, written)."""
         count, rows, _ = tiles.shape
         flat = np.zeros(count * rows * self.read, np.float32)
         written = flat[: tiles.size].reshape(count, -1)
-        written[:, positions(rows, self.written, self.row_groups)] = tiles
-        return flat.reshape(count, -1)[:, positions(rows, self.read, self.row_groups)]
+        groups = self.row_groups, self.column_groups
+        written[:, positions(rows, self.written, *groups)] = tiles
+        return flat.reshape(count, -1)[:, positions(rows, self.read, *groups)]
 
 
-def positions(rows: int, width: int, row_groups: int) -> NDArray[np.int64]:
+def positions(rows: int, width: int, row_groups: int, column_groups: int = 1) -> NDArray[np.int64]:
     """Return where element (row, column) of a tile lies in its part of the buffer."""
     row, column = np.indices((rows, width))
-    group_rows = rows // row_groups
-    group, row = row // group_rows, row % group_rows
+    group_rows, group_columns = rows // row_groups, width // column_groups
+    group = row // group_rows * column_groups + column // group_columns
+    row, column = row % group_rows, column % group_columns
     thread = row // 16 * 32 + row % 8 * 4 + column % 8 // 2
     register = column // 8 * 4 + row % 16 // 8 * 2 + column % 2
-    return group * group_rows * width + register // 4 * 4 * THREADS + thread * 4 + register % 4
+    return group * group_rows * group_columns + register // 4 * 4 * THREADS + thread * 4 + register % 4

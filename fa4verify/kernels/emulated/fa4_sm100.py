@@ -1,9 +1,9 @@
-"""FlashAttention-4's forward on Blackwell, with every compile-time number an argument.
+"""FlashAttention-4 on Blackwell, forward and backward; in the forward every compile-time number is an argument.
 
 Contract: the arithmetic of `flash_attn.cute` 4.0.0b36 compiled for sm_100a: polynomial exp2 on the columns FA4
 emulates for the shape, conditional rescale, sums in eight partials. What is not proved on a device: the tensor core
 (published model of tcgen05; `cta_group::2` taken to be the same) and MUFU, `tanh.approx` included (the tables of an
-H200). Dense inputs, one split.
+H200). Where ptxas contracts to FFMA in the backward was read in the code it makes for sm_100a. Dense inputs, one split.
 
 Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
 the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
@@ -14,7 +14,8 @@ tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kern
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
-Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`.
+Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; for the backward `interface._flash_attn_bwd`,
+`flash_bwd_sm100`, `sm100_hd256_2cta_fmha_backward`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Fa4Sm100:
     """The kernel object of room 2."""
 
     name = "fa4-sm100"
-    description = "FlashAttention-4 forward on Blackwell: polynomial exp2, conditional rescale, all numbers arguments"
+    description = "FlashAttention-4 on Blackwell: polynomial exp2, conditional rescale, all numbers arguments; backward"
 
     def forward(
         self,

@@ -159,7 +159,8 @@ def attention(
                 counts[b, own] = rows_count[real].reshape(seqlen_q, packed, -1).transpose(1, 0, 2)
                 largest_p[b, own] = rows_p[real].reshape(seqlen_q, packed).T
     activity = {name: float(counts[..., column].sum()) for name, column in TOTALS.items()}
-    activity["max_p"] = float(largest_p.max(initial=0.0))
+    # Records hold finite numbers: an infinite P counts as the largest of fp32 (and as saturated).
+    activity["max_p"] = float(min(largest_p.max(initial=0.0), np.finfo(np.float32).max))
     return Output(
         o=torch.from_numpy(o).to(TORCH[launch.o_dtype or DTYPES[q.dtype]]),  # exact: the loop rounded
         lse=torch.from_numpy(lse),
