@@ -6,7 +6,8 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-NAMES = ("exp2", "gate", "release", "rescale", "smoke")
+STUDIES = ("bias", "determinism", "exp2", "rescale", "stages")
+NAMES = tuple(sorted((*STUDIES, "gate", "release", "smoke")))
 
 
 def test_all_are_listed():
@@ -20,7 +21,7 @@ def test_each_loads_and_names_itself(name):
     assert suite.name == name
     assert max(Counter(case.id for case in suite.cases).values()) == 1
     assert all(case.suite == name and len(case.id) < 160 and " " not in case.id for case in suite.cases)
-    assert (suite.study is not None) == (name in ("exp2", "rescale"))
+    assert (suite.study is not None) == (name in STUDIES)
 
 
 def gigaflops(cases):
