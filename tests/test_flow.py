@@ -103,3 +103,51 @@ def test_a_verdict_without_evidence_cannot_be_built():
         Verdict("PASS", (Finding("held", passed=True), Finding("broken")))
     with pytest.raises(ValueError, match="says why"):
         Verdict("FAIL")
+
+
+def gradients_by_autograd(q, k, v, *, causal, softmax_scale):
+    """Torch's own attention, for autograd to differentiate."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=softmax_scale).transpose(1, 2)
+
+
+def doubled(q, k, v, *, causal, softmax_scale):
+    """Lose half of dV."""
+    return gradients_by_autograd(q, k, (v + v.detach()) / 2, causal=causal, softmax_scale=softmax_scale)
+
+
+BACKWARD = msgspec.structs.replace(
+    CASE,
+    id="bwd",
+    operation="backward",
+    budgets=tuple(
+        Budget(tensor, tensor, "rmse", "expected_error", limit, "a test")
+        for tensor, limit in (("dq", 2.5), ("dk", 2.5), ("dv", 2.5), ("delta", 1.3))
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "outcome"),
+    [
+        ("fa4-sm90", "PASS"),
+        (f"{__name__}:gradients_by_autograd", "PASS"),
+        (f"{__name__}:doubled", "FAIL"),
+        ("standard", "SKIPPED"),
+    ],
+)
+def test_a_backward_walks_through_all_rooms(kernel, outcome):
+    record = flow.verify(msgspec.structs.replace(BACKWARD, kernel=kernel))
+    assert record.verdict.outcome == outcome, record.verdict
+    assert msgspec.json.decode(msgspec.json.encode(record), type=fa4verify.Record) == record
+    if outcome == "PASS":
+        assert {"dq", "dk", "dv"} <= set(record.metrics)
+        assert record.checked["delta"] == ("checked" if kernel == "fa4-sm90" else "the kernel returned none")
+
+
+def test_a_vacuous_backward_is_refused():
+    lax = Budget("lax", "dv", "relative_rmse", "absolute", 2.0, "a test")
+    suite = Suite("s", "about", (msgspec.structs.replace(BACKWARD, budgets=(lax,)),))
+    with pytest.raises(flow.VacuousBudget, match="dv: zeros would pass lax"):
+        flow.admit(suite)
+    flow.admit(Suite("s", "about", (BACKWARD,)))

@@ -63,6 +63,8 @@ class UserKernel:
         given = self._options(self._forward, options)
         if given.get("softmax_scale", 0.0) is None and self._default("softmax_scale") is not None:
             given["softmax_scale"] = q.shape[-1] ** -0.5
+        if self._takes("deterministic") and self._default("deterministic") is inspect.Parameter.empty:
+            given.setdefault("deterministic", True)
         return as_output(self._forward(q, k, v, **given))
 
     def backward(

@@ -130,6 +130,16 @@ def test_wrong_shapes_and_dtypes_fail(change, words):
     assert verdict.findings[0].message == words
 
 
+def test_fp32_is_right_where_the_case_asks_for_it():
+    p = problem()
+    wide = replace(p.output, o=p.output.o.float())
+    assert verdict_of(p, wide, options={"o_dtype": "fp32"}).outcome == "PASS"
+    for output, options in ((wide, {}), (wide, {"grad_dtype": "fp32"}), (p.output, {"o_dtype": "fp32"})):
+        verdict = verdict_of(p, output, options=options)
+        assert verdict.outcome == "FAIL"
+        assert verdict.findings[0].message.startswith("o has dtype ")
+
+
 def test_an_empty_case_judges_nothing():
     verdict = verdict_of(problem(), budgets=())
     assert verdict.outcome == "INCONCLUSIVE"

@@ -41,7 +41,7 @@ class BackwardModel:
         """Order of dQ's adds."""
         return self.left is not None or self.right is not None
 
-    def delta(self, o, dout, dlse):
+    def delta(self, o, dout):
         """One row: vectors of 8 columns dealt to threads like cards; a pairwise tree over threads."""
         sums = []
         for thread in range(self.row_threads):
@@ -52,7 +52,7 @@ class BackwardModel:
             sums.append(total)
         while len(sums) > 1:
             sums = [F(a + b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
-        return F(sums[0] - F(dlse))
+        return sums[0]
 
     def element(self, s, dp, delta, l2, scale, visible):
         """P and dS of one score."""
@@ -82,13 +82,13 @@ class BackwardModel:
 
         s, dp = product(q, k.T), product(dout, v.T)
         p, ds = np.zeros((sq, sk), F), np.zeros((sq, sk), F)
-        deltas = np.array([self.delta(o[i], dout[i], dlse[i]) for i in range(sq)], F)
+        deltas = np.array([self.delta(o[i], dout[i]) for i in range(sq)], F)
         for i in range(sq):
             l2 = F(0) if lse[i] == -INF else F(lse[i] * LOG2_E)
             for j in range(sk):
                 gap = j - (i + sk - sq)
                 visible = (self.left is None or gap >= -self.left) and (self.right is None or gap <= self.right)
-                p[i, j], ds[i, j] = self.element(s[i, j], dp[i, j], deltas[i], l2, scale, visible)
+                p[i, j], ds[i, j] = self.element(s[i, j], dp[i, j], F(deltas[i] - F(dlse[i])), l2, scale, visible)
         if self.one_chain:
             dq = product(rounded(ds * scale), k)
         else:

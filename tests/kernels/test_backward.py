@@ -299,7 +299,7 @@ def test_unrounded_gradients_round_to_the_gradients():
         for name in GRADIENTS:
             assert getattr(exact, name).dtype == torch.float32
             assert same_bits(getattr(exact, name).half(), getattr(rounded, name))
-    with pytest.raises(ValueError, match="fp32 or nothing"):
+    with pytest.raises(ValueError, match="expected 'fp32'"):
         chained(SM90, q, k, v, dout, {"grad_dtype": "fp64"})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fa4verify import cases, flow
 
-from .catalog import ABOUT, kernel_name
+from .catalog import ABOUT, ABOUT_BACKWARD, backward_kernel_name, kernel_name
 
 GATE = {case.id: case for case in cases.load_suite("gate").cases}
 RAGGED = "fwd-fa4_sm100-fp16-b1h2q1k63d128-ragged_varlen-s0"
@@ -47,6 +47,45 @@ CATCHES = {
     "tau-16": [STAIRS + "8-s0"],
 }
 
+NORMAL = "bwd-fa4_sm100-fp16-b1h2kv1s384d128-normal-s0"
+WINDOW = "bwd-fa4_sm100-fp16-b1h2q100k300d64-window30_0-normal-s0"
+KEYLESS = "bwd-fa4_sm100-bf16-b1h2q300k100d64-causal-dlse-normal-s0"
+SINKS = "bwd-fa4_sm100-fp16-b1h8kv2s256d64-sink-dlse-sink_tokens-s0"
+BATCHES = "bwd-fa4_sm100-fp16-b2h4s128d64-sink-sink_tokens-s0"
+SAME_P = "bwd-fa4_sm100-bf16-b1h1q128k255d64-uniform_tiny_output-s0"
+CAP = "bwd-fa4_sm100-fp16-b1h1q256k512d64-softcap30-softcap_range-s0"
+SAME_V = "bwd-fa4_sm100-fp16-b1h2s256d64-cancellation_bwd-spread0-s0"
+REPEAT = next(case_id for case_id in GATE if case_id.startswith("rep-fa4_sm100-fp16-b1h2q128k1024d64-runs"))
+CATCHES_BACKWARD = {
+    "gradients-zero": [WINDOW],
+    "delta-of-bf16-products": [SAME_V],
+    "delta-omitted": [WINDOW],
+    "dlse-ignored": [KEYLESS],
+    "ds-of-rounded-p": [SAME_P],
+    "ds-in-16-bits": [SAME_P, WINDOW],
+    "ds-truncated": [WINDOW],
+    "p-truncated-for-dv": [WINDOW],
+    "scale-twice": [WINDOW],
+    "dk-unscaled": [WINDOW],
+    "lse-read-in-base-2": [WINDOW],
+    "dq-last-tile-lost": [WINDOW],
+    "dq-tile-twice": [WINDOW],
+    "dq-added-in-fp16": [NORMAL, "bwd-fa4_sm100-bf16-b1h2kv1s256d64-scaled_dout-exponentm60-s0"],
+    "dk-last-queries-lost": [WINDOW],
+    "dk-head-map": [SINKS],
+    "group-forgets-a-head": [SINKS],
+    "causal-top-left": [KEYLESS],
+    "window-edge": [WINDOW],
+    "empty-row-gradient": [KEYLESS],
+    "tail-is-last-key": [WINDOW],
+    "softcap-slope-missing": [CAP],
+    "softcap-slope-of-scaled": [CAP],
+    "dsink-sign": [SINKS],
+    "dsink-of-last-batch": [BATCHES],
+    "nan-laundered-in-gradients": ["bwd-fa4_sm100-bf16-b1h2s256d64-dout_poison-s0"],
+    "order-random": [REPEAT],
+}
+
 
 def _outcome(case_id: str, kernel: str) -> tuple[str, str]:
     case = GATE[case_id]
@@ -57,6 +96,7 @@ def _outcome(case_id: str, kernel: str) -> tuple[str, str]:
 
 def test_every_mutant_has_its_case():
     assert set(CATCHES) == set(ABOUT)
+    assert set(CATCHES_BACKWARD) == set(ABOUT_BACKWARD)
 
 
 @pytest.mark.parametrize(("mutant", "case_id"), [(m, case_id) for m, ids in CATCHES.items() for case_id in ids])
@@ -68,5 +108,20 @@ def test_the_gate_fails_it(mutant: str, case_id: str):
 @pytest.mark.parametrize("case_id", sorted({case_id for m, ids in CATCHES.items() for case_id in ids}))
 def test_the_clean_twins_pass(case_id: str):
     for kernel in ["fa4-sm100"] if case_id == EXP2 else ["fa4-sm100", kernel_name("clean")]:
+        outcome, why = _outcome(case_id, kernel)
+        assert outcome == "PASS", f"{kernel}: {outcome} {why}"
+
+
+@pytest.mark.parametrize(
+    ("mutant", "case_id"), [(m, case_id) for m, ids in CATCHES_BACKWARD.items() for case_id in ids]
+)
+def test_the_gate_fails_its_gradients(mutant: str, case_id: str):
+    outcome, why = _outcome(case_id, backward_kernel_name(mutant))
+    assert outcome == "FAIL", f"{ABOUT_BACKWARD[mutant]}: {outcome} {why}"
+
+
+@pytest.mark.parametrize("case_id", sorted({case_id for ids in CATCHES_BACKWARD.values() for case_id in ids}))
+def test_the_clean_backward_passes(case_id: str):
+    for kernel in ["fa4-sm100", backward_kernel_name("clean")]:
         outcome, why = _outcome(case_id, kernel)
         assert outcome == "PASS", f"{kernel}: {outcome} {why}"

@@ -89,3 +89,15 @@ def test_figures_of_a_measured_case() -> None:
         "skip": "75%",
         "emu": "-",
     }
+
+
+def test_a_backwards_figures() -> None:
+    metrics = {
+        "dq": Metrics({"rmse": 3.0, "floor_rmse": 2.0, "worst_row_relative_l2": 0.1}),
+        "dv": Metrics({"rmse": 1.0, "floor_rmse": 0.0, "worst_row_relative_l2": 0.3}),
+        "delta": Metrics({"max_abs": 0.5}),
+    }
+    given = record("a", metrics=metrics)
+    values = [measure.of(given) for measure in MEASURES["backward"]]
+    assert [measure.title for measure in MEASURES["backward"]][:4] == ["dQ rmse", "/floor", "dK rmse", "/floor"]
+    assert values == [3.0, 1.5, None, None, 1.0, math.inf, 0.3, 0.5, None]

@@ -73,7 +73,7 @@ TABLE: Mapping[str, Entry] = {
     "cancellation_bwd": Entry(gradients.cancellation_bwd, GRADIENTS),
     "grad_adversarial": Entry(gradients.grad_adversarial, GRADIENTS),
     "lse_loss": Entry(gradients.lse_loss, GRADIENTS, needs=(see.needs_lse_gradient,)),
-    "dout_poison": Entry(gradients.dout_poison, GRADIENTS),
+    "dout_poison": Entry(gradients.dout_poison, GRADIENTS, needs=(see.needs_a_query,)),
     "octave": Entry(exponents.octave, operations=("exp2",)),
     "fractions": Entry(exponents.fractions, operations=("exp2",)),
     "working_range": Entry(exponents.working_range, operations=("exp2",)),

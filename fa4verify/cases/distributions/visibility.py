@@ -71,6 +71,11 @@ def needs_several_heads(case: Case) -> str | None:
     return None if case.shape.heads_kv > 1 else "more than one KV head"
 
 
+def needs_a_query(case: Case) -> str | None:
+    """Ask for a query."""
+    return None if case.shape.seqlen_q else "seqlen_q of at least 1"
+
+
 def needs_lse_gradient(case: Case) -> str | None:
     """Ask for a loss that depends on LSE."""
     return None if case.lse_gradient else "lse_gradient = true"
