@@ -126,6 +126,8 @@ def main(tokens: list[str] | None = None) -> int:
     except BrokenPipeError:  # `fa4verify list cases | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
+    except SystemExit as error:  # not ours: whoever raised it, nothing was judged
+        return _tell(f"something ended the command with exit code {error.code!r}", 2)
     except CycloptsError as error:
         return _tell(" ".join(str(error).split()), 2)
     except Exception as error:

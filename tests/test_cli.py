@@ -113,6 +113,7 @@ causal = true
         ("", ["run", "tiny.toml", "--kernel", "fa4-sm9"], "fa4-sm90"),
         ("", ["run", "tiny.toml", "--kernel", "their_kernels:goood"], "did you mean 'good'"),
         ("", ["run", "tiny.toml", "--kernel", "their_kernel:good"], "No module named 'their_kernel'"),
+        ("", ["run", "tiny.toml", "--kernel", "script:main"], "'script' exits when imported (code 0)"),
         ("", ["run", "tiny.toml", "--select", "nothing_like_it"], "no case matches 'nothing_like_it'"),
         ("", ["run", "tiny.toml", "--select", "(dtype=bf16"], "expected ')'"),
         ("", ["run", "tiny.toml", "--workers", "0"], "at least 1"),
@@ -126,12 +127,19 @@ causal = true
 )
 def test_a_mistake_gets_one_line_and_exit_code_2(elsewhere, capsys, extra, words, told):
     elsewhere(extra)
+    Path("script.py").write_text("raise SystemExit(0)\n")
     assert main(words) == 2
     shown, said = capsys.readouterr()
     assert shown == ""
     assert said.startswith("fa4verify: ")
     assert said.count("\n") == 1
     assert told in said
+
+
+def test_whoever_exits_inside_a_command_has_judged_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("fa4verify.doctor.examine", lambda: sys.exit(0))
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err == "fa4verify: something ended the command with exit code 0\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk without space")

@@ -113,6 +113,8 @@ def _imported(name: str) -> UserKernel:
     module_name, _, path = name.partition(":")
     try:
         found: Any = import_module(module_name)
+    except SystemExit as error:  # a script without the __main__ guard: left alone it would end us, perhaps with 0
+        raise UnknownKernel(f"kernel {name!r}: {module_name!r} exits when imported (code {error.code!r})") from error
     except Exception as error:
         line = " ".join(str(error).split())
         raise UnknownKernel(

@@ -55,3 +55,11 @@ def test_a_module_that_raises_on_import_is_told_in_one_line(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(kernels.UnknownKernel, match="RuntimeError: line one line two"):
         kernels.kernel("broken_on_import:f")
+
+
+@pytest.mark.parametrize(("code", "told"), [("0", "code 0"), ("'no GPU'", "code 'no GPU'")])
+def test_a_module_that_exits_on_import_leads_nowhere(tmp_path, monkeypatch, code, told):
+    (tmp_path / f"exits_{len(code)}.py").write_text(f"raise SystemExit({code})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kernels.UnknownKernel, match=f"exits when imported .{told}"):
+        kernels.kernel(f"exits_{len(code)}:f")
