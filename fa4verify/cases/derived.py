@@ -1,6 +1,7 @@
 """Cases made from cases: another kernel on the same inputs, the last rows of a problem."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -11,14 +12,15 @@ from fa4verify.vocabulary import Budget, Case, Inputs
 def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
     """Put one kernel in place of every case's own.
 
-    The options of the replaced kernel are dropped, since they are not the new one's. Cases that become the same
-    problem are merged: where their limits differ, the loosest counts, because nobody said which architecture the
-    kernel runs on, and only counters that all of them require stay required. To hold a kernel to one architecture's
-    limits, select its cases first (`kernel=fa4-sm90`).
+    The options of the replaced kernel and the counters that it must show are dropped, since they are not the new
+    one's; a kernel put in its own place keeps both. Cases that become the same problem are merged: where their limits
+    differ, the loosest counts, because nobody said which architecture the kernel runs on. To hold a kernel to one
+    architecture's limits, select its cases first (`kernel=fa4-sm90`).
     """
     merged: dict[str, Case] = {}
     for case in cases:
-        renamed = msgspec.structs.replace(case, kernel=name, options={}, substituted=True)
+        own: dict[str, Any] = {} if case.kernel == name else {"options": {}, "requires": ()}
+        renamed = msgspec.structs.replace(case, kernel=name, substituted=True, **own)
         renamed = msgspec.structs.replace(renamed, id=case_id(renamed))
         merged[renamed.id] = _merge(merged[renamed.id], renamed) if renamed.id in merged else renamed
     return tuple(merged.values())
@@ -34,7 +36,7 @@ def _merge(first: Case, second: Case) -> Case:
     return msgspec.structs.replace(
         first,
         budgets=tuple(budgets.values()),
-        requires=tuple(counter for counter in first.requires if counter in second.requires),
+        requires=tuple(dict.fromkeys((*first.requires, *second.requires))),
         baseline=first.baseline or second.baseline,
         timeout_s=max(first.timeout_s, second.timeout_s),
     )

@@ -14,19 +14,25 @@ def budget(limit, name="b", metric="rmse"):
     return Budget(name, "o", metric, "absolute", limit, "a test")
 
 
-def test_substitution_drops_options_and_keeps_inputs():
+def test_substitution_drops_options_and_counters_and_keeps_inputs():
     first = case("fa3_outlier", fields={"options": {"degree": 2}, "budgets": (budget(1.0),), "requires": ("max_p",)})
     (other,) = substitute_kernel([first], "mine:attention")
-    assert (other.kernel, other.options, other.requires, other.substituted) == ("mine:attention", {}, ("max_p",), True)
+    assert (other.kernel, other.options, other.requires, other.substituted) == ("mine:attention", {}, (), True)
     assert other.id == "fwd-mine:attention-bf16-b1h2q64k256d64-fa3_outlier-s0"
     assert other.budgets == first.budgets
     assert torch.equal(draw(first).tensors["q"], draw(other).tensors["q"])
 
 
+def test_a_kernel_in_its_own_place_keeps_its_options_and_counters():
+    first = case("fa3_outlier", fields={"options": {"degree": 2}, "budgets": (budget(1.0),), "requires": ("max_p",)})
+    (other,) = substitute_kernel([first], first.kernel)
+    assert (other.options, other.requires, other.substituted) == ({"degree": 2}, ("max_p",), True)
+
+
 def test_equal_problems_merge_to_the_loosest_limits():
-    first = case(fields={"budgets": (budget(1.0), budget(5.0, "c", "max_abs")), "requires": ("max_p", "rescales_done")})
+    first = case(fields={"budgets": (budget(1.0), budget(5.0, "c", "max_abs")), "requires": ("max_p",)})
     second = msgspec.structs.replace(
-        first, kernel="b", budgets=(budget(2.0, "d"),), requires=("max_p",), baseline="standard", timeout_s=999.0
+        first, kernel="k", budgets=(budget(2.0, "d"),), requires=("max_p",), baseline="standard", timeout_s=999.0
     )
     third = msgspec.structs.replace(first, seed=1)
     merged, alone = substitute_kernel([first, second, third], "k")
