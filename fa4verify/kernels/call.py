@@ -1,9 +1,10 @@
 """Run the kernel of a case, and hold it to the shape of an Output.
 
 Contract: the kernel gets only what the case uses (so that one without softcap serves every case without softcap), and
-what it returns is checked before anybody measures it: types, shapes, dtypes, and that the inputs are as they were.
-Values are not judged here; NaN is a value. Costs one copy of the inputs. A backward is chained: it gets the O and LSE
-that the same kernel's forward gave, right or wrong.
+what it returns is checked before anybody measures it (checks.py). It works on copies of its own: whatever it does to
+them, `requires_grad_()` too, the baseline and the truth see the inputs as drawn. To have written to them is a
+ContractViolation. torch's settings are put back as they were. Costs one copy of the inputs. A backward is chained: it
+gets the O and LSE that the same kernel's forward gave, right or wrong.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.kernels.checks import checked, checked_backward, checked_forward, same_bits
 from fa4verify.kernels.interface import ContractViolation, Kernel, Unsupported
 from fa4verify.kernels.registry import kernel
+from fa4verify.kernels.settings import settings_restored
 from fa4verify.vocabulary import Case, Inputs, Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import torch
 
 _FLASH_ATTENTION = ("causal", "window_size", "softcap", "learnable_sink", "softmax_scale")
 _TENSORS = ("q", "k", "v", "x", "dout", "o", "lse")
@@ -55,24 +56,29 @@ def run(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
         It returned something else, or wrote to its inputs.
     """
     under_test = kernel(case.kernel)
+    given = Inputs({name: tensor.clone() for name, tensor in inputs.tensors.items()})
+    with settings_restored():
+        output = _call(under_test, case, given, case.seed if seed is None else seed)
+    for name, tensor in inputs.tensors.items():
+        if not same_bits(tensor, given.tensors[name]):
+            raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
+    return checked(case, inputs, output)
+
+
+def _call(under_test: Kernel, case: Case, inputs: Inputs, seed: int) -> Any:
+    """Call the function that the operation asks for; what a forward or exp2 gives is not checked yet."""
     tensors = inputs.tensors
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
     if case.operation == "exp2":
         exp2: Callable[..., Output] | None = getattr(under_test, "exp2", None)
         if exp2 is None:
             raise Unsupported(f"{case.kernel} has no exp2")
         _check_options(case.kernel, exp2, {}, case.options)
-        output = exp2(tensors["x"], **case.options)
-    elif case.operation == "forward":
+        return exp2(tensors["x"], **case.options)
+    if case.operation == "forward":
         options = _flash_attention_options(case, inputs)
         _check_options(case.kernel, under_test.forward, options, case.options)
-        output = under_test.forward(tensors["q"], tensors["k"], tensors["v"], **options, **case.options)
-    else:
-        output = _chained(under_test, case, inputs, case.seed if seed is None else seed)
-    for name, tensor in tensors.items():
-        if not _same_bits(before[name], tensor):
-            raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
-    return _checked(case, inputs, output)
+        return under_test.forward(tensors["q"], tensors["k"], tensors["v"], **options, **case.options)
+    return _chained(under_test, case, inputs, seed)
 
 
 def _chained(kernel: Kernel, case: Case, inputs: Inputs, seed: int) -> Output:
@@ -86,7 +92,7 @@ def _chained(kernel: Kernel, case: Case, inputs: Inputs, seed: int) -> Output:
     _check_options(case.kernel, kernel.forward, features, {**to_forward, **strange})
     _check_options(f"the backward of {case.kernel}", backward, features, to_backward)
     q, k, v = tensors["q"], tensors["k"], tensors["v"]
-    forward = _checked_forward(case, inputs, kernel.forward(q, k, v, **features, **to_forward))
+    forward = checked_forward(case, inputs, kernel.forward(q, k, v, **features, **to_forward))
     order = {"deterministic": case.deterministic, "seed": None if case.deterministic else seed}
     given = _known(backward, order)
     if "dlse" in tensors:
@@ -94,7 +100,7 @@ def _chained(kernel: Kernel, case: Case, inputs: Inputs, seed: int) -> Output:
             raise Unsupported(f"{case.kernel} does not take dlse: it has no gradient through LSE")
         given["dlse"] = tensors["dlse"]
     output = backward(tensors["dout"], q, k, v, forward.o, forward.lse, **features, **given, **to_backward)
-    output = _checked_backward(case, inputs, output)
+    output = checked_backward(case, inputs, output)
     return replace(
         output,
         o=forward.o,
@@ -140,75 +146,3 @@ def _check_options(
             close = get_close_matches(option, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
             raise TypeError(f"{name} has no option {option!r}; {hint}")
-
-
-def _checked(case: Case, inputs: Inputs, output: Any) -> Output:
-    """Return the output with its tensors on the CPU, or raise ContractViolation."""
-    import torch
-
-    if case.operation == "forward":
-        return _checked_forward(case, inputs, output)
-    if case.operation in ("backward", "repeat"):
-        return _checked_backward(case, inputs, output)
-    if not isinstance(output, Output):
-        raise _not_an_output(case, output)
-    return replace(output, y=_tensor("y", output.y, tuple(inputs.tensors["x"].shape), torch.float32))
-
-
-def _not_an_output(case: Case, output: Any) -> ContractViolation:
-    return ContractViolation(f"{case.kernel} returned a {type(output).__name__}, expected an Output")
-
-
-def _checked_forward(case: Case, inputs: Inputs, output: Any) -> Output:
-    import torch
-
-    if not isinstance(output, Output):
-        raise _not_an_output(case, output)
-    q, v = inputs.tensors["q"], inputs.tensors["v"]
-    batch, seqlen_q, heads, _ = q.shape
-    # An emulation can be asked for O before its rounding; whoever asks is told so by the case's id.
-    dtype = torch.float32 if case.options.get("o_dtype") == "fp32" else q.dtype
-    o = _tensor("o", output.o, (batch, seqlen_q, heads, v.shape[-1]), dtype)
-    lse = output.lse
-    if lse is not None:
-        lse = _tensor("lse", lse, (batch, heads, seqlen_q), torch.float32)
-    return replace(output, o=o, lse=lse)
-
-
-def _checked_backward(case: Case, inputs: Inputs, output: Any) -> Output:
-    """Check the gradients. delta is a by-product that a kernel may keep to itself; dsink is a result."""
-    import torch
-
-    if not isinstance(output, Output):
-        raise _not_an_output(case, output)
-    q = inputs.tensors["q"]
-    batch, seqlen_q, heads, _ = q.shape
-    dtype = torch.float32 if case.options.get("grad_dtype") == "fp32" else q.dtype  # as o_dtype
-    found: dict[str, Any] = {
-        f"d{name}": _tensor(f"d{name}", getattr(output, f"d{name}"), tuple(inputs.tensors[name].shape), dtype)
-        for name in ("q", "k", "v")
-    }
-    if output.delta is not None:
-        found["delta"] = _tensor("delta", output.delta, (batch, heads, seqlen_q), torch.float32)
-    if case.learnable_sink:
-        found["dsink"] = _tensor("dsink", output.dsink, (heads,), torch.float32)
-    return replace(output, **found)
-
-
-def _tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    import torch
-
-    expected = f"expected a torch.Tensor {shape} {dtype}"
-    if not isinstance(tensor, torch.Tensor):
-        raise ContractViolation(f"{name}: {expected}, got {type(tensor).__name__}")
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-        raise ContractViolation(f"{name}: {expected}, got {tuple(tensor.shape)} {tensor.dtype}")
-    return tensor.detach().cpu()
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors hold the same bits; NaN equals itself, unlike under `==`."""
-    import torch
-
-    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return a.shape == b.shape and torch.equal(a.view(integers), b.view(integers))

@@ -94,6 +94,12 @@ def test_softmax_scale_is_left_to_a_default_of_none_and_resolved_otherwise(monke
         (lambda q: (q, torch.zeros(2, 5, 4)), r"lse: .* \(2, 4, 5\) torch.float32, got \(2, 5, 4\) torch.float32"),
         (lambda q: (q, torch.zeros(2, 4, 5).half()), "lse: .* got .* torch.float16"),
         (lambda q: (q, None, None), "returned 3 values"),
+        (lambda q: q.to_sparse(), "o: .* with values, got one of torch.sparse_coo on cpu"),
+        (lambda q: q.to("meta"), "o: .* with values, got one of torch.strided on meta"),
+        (lambda q: Output(o=q, activity=None), "activity: expected a dict of numbers, got None"),
+        (lambda q: Output(o=q, activity={"max_p": q}), "activity: expected a dict of numbers, got"),
+        (lambda q: Output(o=q, provenance={"version": 3}), "provenance: expected a dict of texts, got"),
+        (lambda q: Output(o=q, activity_per_row=[]), "activity_per_row: expected a dict of arrays, got a list"),
         (lambda q: q.mul_(2), "wrote to its input q"),
         (lambda q: torch.from_numpy(q.view(torch.int16).numpy()).zero_() is None or q, "wrote to its input q"),
     ],
@@ -105,6 +111,26 @@ def test_what_is_not_an_output_is_a_violation_with_expected_and_got(monkeypatch,
     with pytest.raises(kernels.ContractViolation, match=message) as caught:
         run(monkeypatch, kernel)
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_kernel_does_to_its_copies_stays_with_them(monkeypatch):
+    case, inputs = problem()
+    drawn = inputs.tensors["q"].clone()
+
+    def kernel(q, k, v):
+        return q.requires_grad_() * 1
+
+    monkeypatch.setitem(globals(), "KERNEL", kernel)
+    assert not kernels.run(case, inputs).o.requires_grad
+    assert not inputs.tensors["q"].requires_grad
+
+    def writes(q, k, v):
+        return q.mul_(2) * 1
+
+    monkeypatch.setitem(globals(), "KERNEL", writes)
+    with pytest.raises(kernels.ContractViolation, match="wrote to its input q"):
+        kernels.run(case, inputs)
+    assert torch.equal(inputs.tensors["q"], drawn)
 
 
 def test_nan_in_an_untouched_input_is_no_modification():
