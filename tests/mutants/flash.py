@@ -44,6 +44,13 @@ FAULTS = {
     "softcap-linear": "softcap returns (s/t) tanh(s/t)",
     "one-row-half": "one row of each head is half of what it should be",
     "nan-laundered": "NaN in O becomes 0",
+    "batch-broadcast": "every entry of the batch gets the first one's answer",
+    "window-dropped-with-causal": "a causal mask forgets the window",
+    "softcap-dropped-with-mask": "softcap is left out under a causal mask or a window",
+    "sink-dropped-with-gqa": "the learnable sink is left out where query heads share KV heads",
+    "zeros-at-decode": "O and LSE are zero for a single query",
+    "zeros-beyond-2048": "O and LSE are zero for more than 2048 queries or keys",
+    "o-biased": "O is too large by 2^-9 of itself in bf16, 2^-12 in fp16, before it is rounded",
 }
 
 
@@ -95,7 +102,13 @@ class Flash:
         group = heads // k.shape[2]
         scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
         scale *= 1 + 2**-7 if self.fault == "scale-2^-7" else 1
-        left, right = (None, 0) if causal else window_size
+        left, right = window_size
+        if causal:  # FA4's rule: the left edge stays, the right one is the diagonal
+            left, right = (None if self.fault == "window-dropped-with-causal" else left), 0
+        if self.fault == "softcap-dropped-with-mask" and (left, right) != (None, None):
+            softcap = 0.0
+        if self.fault == "sink-dropped-with-gqa" and group > 1:
+            learnable_sink = None
         if causal and self.fault == "causal-off-by-one":
             right = -1
         if left is not None and self.fault == "window-off-by-one":
@@ -121,11 +134,25 @@ class Flash:
             o = np.nan_to_num(o, nan=0.0, posinf=np.inf, neginf=-np.inf)
         if self.fault == "lse-base-2":
             lse *= np.float32(math.log2(math.e))
-        if self.fault == "zeros":
+        if self.fault == "batch-broadcast":
+            o[:], lse[:] = o[:1].copy(), lse[:1].copy()
+        if self.fault == "o-biased":
+            o *= np.float32(1 + (2**-9 if q.dtype is torch.bfloat16 else 2**-12))
+        if self.fault in self._zeroed(seqlen_q, k.shape[1]):
             o, lse = np.zeros_like(o), np.zeros_like(lse)
         if self.fault == "o-truncated":
             o = _truncate(o, q.dtype)
         return Output(o=torch.from_numpy(o).to(q.dtype), lse=torch.from_numpy(lse))
+
+    @staticmethod
+    def _zeroed(seqlen_q: int, seqlen_k: int) -> list[str]:
+        """Return the faults that answer these lengths with zeros."""
+        conditions = {
+            "zeros": True,
+            "zeros-at-decode": seqlen_q == 1 < seqlen_k,
+            "zeros-beyond-2048": max(seqlen_q, seqlen_k) > 2048,
+        }
+        return [fault for fault, there in conditions.items() if there]
 
     @np.errstate(all="ignore")  # -inf - -inf, overflow of a fault: what a GPU does in silence
     def _rows(self, q, k, v, position, settings):

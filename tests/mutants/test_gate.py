@@ -17,6 +17,7 @@ EMPTY = "fwd-fa4_sm100-bf16-b1h2q300k100d64-causal-fully_masked_rows-s0"
 POISON = "fwd-fa4_sm100-bf16-b1h4kv2q64k200d64-nan_inf_poison-s0"
 ONES = "fwd-fa4_sm100-fp16-b1h2s512d64-ones_v-period4-s0"
 STAIRS = "fwd-fa4_sm100-fp16-b1h1q256k1024d64-scale0.693147-max_staircase-delta"
+DECODE = "fwd-fa4_sm100-bf16-b2h2kv1q1k300d64-causal-fa3_outlier-s0"
 EXP2 = "exp2-fa4_sm100-specials-degree3-s0"
 CATCHES = {
     "zeros": [RAGGED],
@@ -40,6 +41,19 @@ CATCHES = {
     "softcap-linear": ["fwd-fa4_sm100-bf16-b1h1q256k512d64-softcap15-softcap_range-s0"],
     "one-row-half": [RAGGED],
     "nan-laundered": [POISON],
+    "batch-broadcast": ["fwd-fa4_sm100-fp16-b3h2kv1s150d64-causal-fa3_outlier-s0"],
+    "window-dropped-with-causal": ["fwd-fa4_sm100-bf16-b2h2kv1s150d64-causal-window40_inf-fa3_outlier-s0"],
+    "softcap-dropped-with-mask": [
+        "fwd-fa4_sm100-bf16-b2h2kv1s150d64-causal-softcap15-scaled_normal-s0",
+        "fwd-fa4_sm100-fp16-b2h2kv1q170k150d64-window64_16-softcap15-scaled_normal-s0",
+    ],
+    "sink-dropped-with-gqa": ["fwd-fa4_sm100-bf16-b2h6kv2q60k140d64-sink-fa3_outlier-s0"],
+    "zeros-at-decode": [DECODE],
+    "zeros-beyond-2048": [
+        "fwd-fa4_sm100-bf16-b2h2kv1q8k4200d64-causal-fa3_outlier-s0",
+        "fwd-fa4_sm100-fp16-b1h2kv1q2100k60d64-fa3_outlier-s0",
+    ],
+    "o-biased": [DECODE],
     "degree-2": [RAGGED, EXP2],
     "p3-8-ulp": [EXP2],
     "p0-below-1": [EMPTY, EXP2],
