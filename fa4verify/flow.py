@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
 from fa4verify.vocabulary import Case, Finding, Inputs, Metrics, Outcome, Output, Record, Suite, Truth, Verdict
@@ -138,28 +139,41 @@ def command(case: Case) -> str:
     return shlex.join([*words, "--kernel", case.kernel] if case.substituted else words)
 
 
-class VacuousBudget(ValueError):  # noqa: N818 - names what is wrong with the suite
+class Inadmissible(ValueError):  # noqa: N818 - names what is wrong with the suite
+    """A case that nothing can be learnt from; the message says why."""
+
+
+class VacuousBudget(Inadmissible):
     """A case whose budgets an output would pass that nobody would call attention; the message says which."""
 
 
 def admit(suite: Suite) -> None:
     """Refuse a suite in which zeros, a constant or random numbers of the right scale would pass a case.
 
-    Every distinct problem is tried on its last rows, which are a smaller problem of the same kind.
+    Refuse one too whose inputs cannot be drawn or solved, or whose truth has no finite number. Every distinct problem
+    is tried on its last rows, which are a smaller problem of the same kind.
 
     Raises
     ------
     VacuousBudget
         Names the case, the budgets and the trivial output that passes them.
+    Inadmissible
+        Names the case and why it cannot be judged.
     """
     seen = set()
     for case in suite.cases:
-        problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}))
-        if not case.budgets or problem in seen:
-            continue
-        seen.add(problem)
-        # Repeated runs are judged by their bits, and a constant repeats as well as attention.
-        reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case)
+        try:
+            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}))
+            if not case.budgets or problem in seen:
+                continue
+            seen.add(problem)
+            # Repeated runs are judged by their bits, and a constant repeats as well as attention.
+            reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case)
+        except Inadmissible as reason:
+            raise Inadmissible(f"{suite.name}: case {case.id}: {reason}") from reason
+        except Exception as error:  # whatever drawing or solving raises: the suite asked for it
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise Inadmissible(f"{suite.name}: case {case.id}: cannot be drawn and solved: {said}") from error
         if reasons:
             raise VacuousBudget(f"{suite.name}: case {case.id}: {reasons[0]}")
 
@@ -167,6 +181,10 @@ def admit(suite: Suite) -> None:
 def _admissible(case: Case) -> list[str]:
     small, inputs = cases.last_rows(case, cases.draw(case), ADMISSION_ROWS)
     truth = references.solve(small, inputs)
+    # Rows without keys have a finite O, 0; a truth without a finite number comes from inputs that are none.
+    known = [tensor for tensor in truth.tensors.values() if tensor.size]
+    if known and not any(np.isfinite(tensor).any() for tensor in known):
+        raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
     return judgement.admit(small, truth, _baseline_metrics(small, inputs, truth))
 
 

@@ -46,11 +46,11 @@ def plan(source: str, *, kernel: str | None = None, select: str | None = None, b
     except (cases.SuiteError, kernels.UnknownKernel) as error:
         raise BadRequest(str(error)) from error
     if budgets:
-        from fa4verify.flow import VacuousBudget, admit  # seconds: torch and numba
+        from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
 
         try:
             admit(suite)
-        except VacuousBudget as error:
+        except Inadmissible as error:
             raise BadRequest(str(error)) from error
     return suite
 

@@ -101,6 +101,9 @@ causal = true
 """
 
 
+NOT_NUMBERS = OTHER_CASES % '{ kernel = "standard", distribution = { name = "scaled_normal", factor = 1e300 } }'
+
+
 @pytest.mark.parametrize(
     ("extra", "words", "told"),
     [
@@ -109,6 +112,7 @@ causal = true
         ("= nonsense", ["run", "tiny.toml"], "TOML"),
         ("sofcap = 1.0", ["run", "tiny.toml"], "cases[0].sofcap"),
         ("causal = 3", ["run", "tiny.toml"], "cases[0].causal"),
+        (NOT_NUMBERS, ["run", "tiny.toml"], "the truth has no finite element"),
         (VACUOUS, ["run", "tiny.toml"], "anything"),
         ("", ["run", "tiny.toml", "--kernel", "fa4-sm9"], "fa4-sm90"),
         ("", ["run", "tiny.toml", "--kernel", "their_kernels:goood"], "did you mean 'good'"),

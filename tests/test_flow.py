@@ -90,6 +90,22 @@ def test_a_vacuous_budget_is_refused_and_its_honest_twin_admitted():
     flow.admit(Suite("mine", "", (CASE,)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"distribution": Distribution("scaled_normal", {"factor": 1e300})}, "no finite element"),
+        ({"distribution": Distribution("capture", {"path": "missing.npz"})}, "cannot be drawn and solved: SuiteError"),
+        ({"window_size": (10**20, 0)}, "case fwd-standard: cannot be drawn and solved: OverflowError"),
+    ],
+)
+def test_a_case_that_cannot_be_judged_is_refused_in_one_line(fields, said):
+    broken = msgspec.structs.replace(CASE, **fields)
+    with pytest.raises(flow.Inadmissible, match=said) as caught:
+        flow.admit(Suite("mine", "", (broken,)))
+    assert str(caught.value).startswith("mine: case fwd-standard: ")
+    assert "\n" not in str(caught.value)
+
+
 def test_the_command_reruns_the_case():
     assert flow.command(msgspec.structs.replace(CASE, suite="gate")) == "fa4verify run gate --select id=fwd-standard"
     substituted = msgspec.structs.replace(CASE, suite="my suite.toml", kernel="a.b:c", substituted=True)

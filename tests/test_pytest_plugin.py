@@ -144,13 +144,17 @@ def test_a_fail_in_a_study_is_a_point_of_the_curve(outcome, raised):
         (["--accuracy-suite", "gaet"], "gate"),
         (["--accuracy-suite", "tiny.toml", "--accuracy-kernel", "no.such:thing"], "No module named 'no'"),
         (["--accuracy-suite", "tiny.toml", "--accuracy-select", "zzz"], "no case matches 'zzz'"),
+        (["--accuracy-suite", "huge.toml"], "the truth has no finite element"),
         (
             ["--accuracy-suite", "tiny.toml", "--accuracy-select", "standard", "--accuracy-record", "test_own.py"],
             "cannot create",
         ),
     ],
 )
-def test_a_mistake_is_a_usage_error(repository, words, told):
+def test_a_mistake_is_a_usage_error(repository, elsewhere, words, told):
+    text = Path(elsewhere(name="huge.toml")).read_text()
+    huge = '{ name = "scaled_normal", factor = 1e300 }'
+    Path("huge.toml").write_text(text.replace('"normal"', huge))
     result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml", *words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.stderr.lines if line.strip()]

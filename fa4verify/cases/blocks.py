@@ -36,6 +36,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "runs": ("repeat",),
 }
 UNBOUNDED = "none"
+# Sizes and positions as kernels count them, and what a run file can hold.
+INT32, INT64, FLOAT32_MAX = 2**31 - 1, 2**63 - 1, (2 - 2**-23) * 2.0**127
 
 
 def read_block(block: Any, key: str, budgets: Mapping[str, Budget], suite: str) -> Iterator[Case]:
@@ -163,8 +165,8 @@ def _shape(settings: Settings, key: str) -> Shape:
             field = name.removeprefix("shape.")
             sizes[field] = converted(value, int, place)
             least = 0 if field.startswith("seqlen") else 1
-            if sizes[field] < least:
-                raise SuiteError(place, str(value), f"an integer of at least {least}")
+            if not least <= sizes[field] <= INT32:
+                raise SuiteError(place, str(value), f"an integer of at least {least}, and at most {INT32}")
     sizes.setdefault("heads", 1)
     sizes.setdefault("head_dim", 128)
     shape = Shape(**{"heads_kv": sizes["heads"], "head_dim_v": sizes["head_dim"], **sizes})
@@ -181,6 +183,8 @@ def _window(value: Any, place: str) -> tuple[int | None, int | None]:
     for i, edge in enumerate(value):
         if edge != UNBOUNDED and (not isinstance(edge, int) or isinstance(edge, bool)):
             raise SuiteError(f"{place}[{i}]", repr(edge), f'an integer or "{UNBOUNDED}"')
+        if edge != UNBOUNDED and abs(edge) > INT32:
+            raise SuiteError(f"{place}[{i}]", str(edge), f"at most {INT32} either way")
     left, right = (None if edge == UNBOUNDED else edge for edge in value)
     return left, right
 
@@ -190,6 +194,13 @@ def _check_values(fields: Mapping[str, Any], place: Callable[[str], str]) -> Non
     for name, least in (("softcap", 0.0), ("seed", 0), ("timeout_s", 0.001), ("runs", 2)):
         if name in fields and not least <= fields[name] < float("inf"):
             raise SuiteError(place(name), str(fields[name]), f"a finite number of at least {least}")
+    for name in ("seed", "runs"):
+        if fields.get(name, 0) > INT64:
+            raise SuiteError(place(name), str(fields[name]), f"at most {INT64}")
+    for name in ("softmax_scale", "softcap"):  # kernels hold them in float32
+        number = fields.get(name)
+        if number is not None and not abs(number) <= FLOAT32_MAX:
+            raise SuiteError(place(name), str(number), "a finite number that float32 can hold")
     for name in ("kernel", "baseline"):
         if fields.get(name) == "":
             raise SuiteError(place(name), "an empty text", "the name of a kernel")

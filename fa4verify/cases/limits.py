@@ -61,8 +61,8 @@ def read_budget(name: str, table: Any) -> Budget:
     return Budget(name=name, **fields)
 
 
-def read_study(table: Any) -> Study:
-    """Return the study of a table `[study]`."""
+def read_study(table: Any, cases: Iterable[Case]) -> Study:
+    """Return the study of a table `[study]`; its paths must lead somewhere in at least one of the cases."""
     fields = _fields(table, Study, "study")
     heads = [field.name for field in msgspec.structs.fields(Case)]
     paths = [("rows", fields["rows"])]
@@ -70,6 +70,8 @@ def read_study(table: Any) -> Study:
     for name, path in paths:
         if path.split(".")[0] not in heads:
             raise SuiteError(f"study.{name}", repr(path), one_of(path.split(".")[0], heads))
+        if not any(_leads_somewhere(case, path) for case in cases):
+            raise SuiteError(f"study.{name}", repr(path), "a path that at least one case has")
     for i, path in enumerate(fields["values"]):
         owner, _, measure = path.partition(".")
         owners = [*(tensor for group in TENSORS.values() for tensor in group), "activity"]
@@ -79,3 +81,12 @@ def read_study(table: Any) -> Study:
         if measure not in known:
             raise SuiteError(f"study.values[{i}]", repr(path), one_of(measure, known))
     return Study(**fields)
+
+
+def _leads_somewhere(case: Case, path: str) -> bool:
+    value: Any = case
+    for name in path.split("."):
+        if not (name in value if isinstance(value, dict) else name in getattr(value, "__struct_fields__", ())):
+            return False
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    return True

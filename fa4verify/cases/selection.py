@@ -28,12 +28,15 @@ def select(cases: Iterable[Case], expression: str) -> tuple[Case, ...]:
     Raises
     ------
     SuiteError
-        The expression is not well formed, or names a field that a case does not have.
+        The expression is not well formed, names a field that a case does not have, or is nested too deeply.
     """
     if not expression.strip():
         return tuple(cases)
-    test = _Parser(expression).parse()
-    return tuple(case for case in cases if test(case))
+    try:
+        test = _Parser(expression).parse()
+        return tuple(case for case in cases if test(case))
+    except RecursionError:
+        raise SuiteError(f"selection {expression[:40]!r}...", "too many nested terms", "a simpler one") from None
 
 
 class _Parser:

@@ -16,6 +16,8 @@ from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.limits import known_keys, read_budget, read_study
 from fa4verify.vocabulary import Case, Suite
 
+# A suite is held in memory, and every case gets a line in every report.
+MOST_CASES = 100_000
 KEYS = ("name", "about", "study", "budgets", "cases")
 
 
@@ -41,6 +43,8 @@ def load_suite(source: str | Path) -> Suite:
         return _read(place, source)
     except SuiteError as error:
         raise error.within(place.name) from None
+    except RecursionError:
+        raise SuiteError("", "lists or tables nested too deeply", "a suite in TOML", file=place.name) from None
 
 
 def suites() -> dict[str, str]:
@@ -61,7 +65,7 @@ def _read(place: Traversable, source: str) -> Suite:
         raise SuiteError("", f"byte {error.start} that is not UTF-8", "TOML, which is UTF-8") from None
     except OSError as error:
         raise SuiteError("", f"an unreadable file ({error.strerror})", "a suite in TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
         raise SuiteError("", f"invalid TOML ({error})", "a suite in TOML") from None
     known_keys(table, KEYS, "")
     for name in ("name", "about"):
@@ -74,7 +78,7 @@ def _read(place: Traversable, source: str) -> Suite:
     for name in budgets:
         if name not in used:
             raise SuiteError(f"budgets.{name}", "a budget that no case uses", "a case that uses it, or its removal")
-    study = read_study(table["study"]) if "study" in table else None
+    study = read_study(table["study"], cases) if "study" in table else None
     return Suite(name=table["name"], about=table["about"], cases=cases, study=study)
 
 
@@ -85,6 +89,8 @@ def _cases(blocks: Any, budgets: dict[str, Any], source: str) -> tuple[Case, ...
     origin: dict[str, str] = {}
     for i, block in enumerate(blocks):
         for case in read_block(block, f"cases[{i}]", budgets, source):
+            if len(found) == MOST_CASES:
+                raise SuiteError(f"cases[{i}]", f"more than {MOST_CASES} cases", "fewer, in several suites perhaps")
             if case.id in found:
                 raise SuiteError(f"cases[{i}]", f"a second case {case.id}", f"another than that of {origin[case.id]}")
             found[case.id], origin[case.id] = case, f"cases[{i}]"

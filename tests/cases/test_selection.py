@@ -67,3 +67,9 @@ def test_errors_are_one_line(expression, message):
     assert message in str(caught.value)
     assert f"selection {expression!r}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("expression", ["(" * 5000, "not " * 5000 + "dtype=bf16"])
+def test_deep_nesting_is_one_line_too(expression):
+    with pytest.raises(SuiteError, match="found too many nested terms"):
+        select(GATE, expression)

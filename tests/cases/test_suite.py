@@ -120,7 +120,8 @@ values = ["o.rmse", "activity.max_p"]
 tables = ["dtype"]
 relative_to = 3
 """
-    assert load(tmp_path, HEAD + CASE + study).study == Study(
+    options = "options = { degree = 3 }\n"
+    assert load(tmp_path, HEAD + CASE + options + study).study == Study(
         "options.degree", ("distribution",), ("o.rmse", "activity.max_p"), ("dtype",), 3
     )
 
@@ -157,6 +158,14 @@ CASE_ERRORS = [
     ("window_size = [1, 'x']", "cases[0].window_size[1]: found 'x', expected an integer or \"none\""),
     ('requires = ["max_q"]', "cases[0].requires[0]: found 'max_q', expected 'max_p' (did you mean it?)"),
     ('requires = "max_p"', "cases[0].requires: found 'max_p', expected a list of strings"),
+    ("window_size = [99999999999, 1]", "cases[0].window_size[0]: found 99999999999, expected at most 2147483647"),
+    ("shape = { batch = 99999999999 }", "cases[0].shape.batch: found 99999999999, expected an integer of at least 1"),
+    ("seed = 99999999999999999999", "cases[0].seed: found 99999999999999999999, expected at most 9223372036854775807"),
+    ("softmax_scale = nan", "cases[0].softmax_scale: found nan, expected a finite number"),
+    ("softmax_scale = inf", "cases[0].softmax_scale: found inf, expected a finite number"),
+    ("softmax_scale = 1e300", "cases[0].softmax_scale: found 1e+300, expected a finite number that float32 can hold"),
+    ("softcap = 1e300", "cases[0].softcap: found 1e+300, expected a finite number that float32 can hold"),
+    ("softcap = nan", "cases[0].softcap: found nan, expected a finite number"),
     ('baseline = ""', "cases[0].baseline: found an empty text, expected the name of a kernel"),
     ("options = 3", "cases[0].options: found 3, expected a table"),
     ("axes = 3", "cases[0].axes: found 3, expected a table [cases.axes]"),
@@ -172,7 +181,10 @@ CASE_ERRORS = [
     ('operation = "exp2"\ncausal = true', "cases[0].causal: found causal in an exp2 case"),
     ('operation = "sideways"', "cases[0].operation: found 'sideways', expected 'forward' or 'exp2' or 'backward' or"),
     ('operation = "backward"', "cases[0].budgets[0]: found 'o' on tensor 'o', expected a budget on dq or dk or dv"),
-    ("lse_gradient = true", "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa"),
+    (
+        "lse_gradient = true",
+        "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa",
+    ),
     ('operation = "backward"\nruns = 9', "cases[0].runs: found runs in a backward case, expected operation = 'repeat'"),
     ('operation = "backward"\nbaseline = "standard"', "cases[0].baseline: found baseline in a backward case"),
 ]
@@ -196,6 +208,9 @@ DISTRIBUTION_ERRORS = [
         "cases[0].distribution.sigma: found an argument that normal does not have, expected no",
     ),
     ('{ name = "fa3_outlier", sigma = "3" }', "cases[0].distribution.sigma: found '3', expected a number"),
+    ('{ name = "fa3_outlier", sigma = nan }', "cases[0].distribution.sigma: found nan, expected a finite number, zero"),
+    ('{ name = "fa3_outlier", sigma = -1 }', "cases[0].distribution.sigma: found -1.0, expected a finite number, zero"),
+    ('{ name = "scaled_normal", factor = inf }', "cases[0].distribution.factor: found inf, expected a finite number"),
     (
         '{ name = "ones_v", scores = "x" }',
         "cases[0].distribution.scores: found 'x', expected 'normal' or 'fa3_outlier'",
@@ -269,6 +284,16 @@ OTHER_ERRORS = [
         HEAD + CASE + '[study]\nrows = "dtype"\ncolumns = []\nvalues = ["p.rmse"]\n',
         "study.values[0]: found 'p.rmse', expected it to start",
     ),
+    (
+        HEAD + CASE + '[study]\nrows = "shape.foo"\ncolumns = []\nvalues = []\n',
+        "study.rows: found 'shape.foo', expected a path that at least one case has",
+    ),
+    (
+        HEAD + CASE + '[study]\nrows = "dtype"\ncolumns = ["options.degree"]\nvalues = []\n',
+        "study.columns[0]: found 'options.degree', expected a path that at least one case has",
+    ),
+    ("x = " + 2000 * "[" + 2000 * "]", "found lists or tables nested too deeply"),
+    ("x = " + 5000 * "9", "found invalid TOML ("),
     (HEAD + CASE + '[study]\nrow = "dtype"\n', "study.row: found an unknown key, expected 'rows' (did you mean it?)"),
     (HEAD + CASE + '[study]\nrows = "dtype"\n', "study.columns: found nothing, expected it: it is required"),
 ]
@@ -278,6 +303,12 @@ OTHER_ERRORS = [
 def test_errors_elsewhere(tmp_path, text, message):
     found = error(tmp_path, text)
     assert message is None or message in found
+
+
+def test_a_suite_has_only_so_many_cases(tmp_path, monkeypatch):
+    monkeypatch.setattr("fa4verify.cases.suite.MOST_CASES", 2)
+    assert len(load(tmp_path, HEAD + CASE + "axes.seed = [0, 1]\n").cases) == 2
+    assert "cases[0]: found more than 2 cases" in error(tmp_path, HEAD + CASE + "axes.seed = [0, 1, 2]\n")
 
 
 def test_files_and_names_that_are_not_there(tmp_path):

@@ -1,6 +1,7 @@
 """The distributions by name, what each needs of its case, and the types of their arguments."""
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Entry:
         return next((lack for need in self.needs if (lack := need(case)) is not None), None)
 
 
+# Arguments that are a deviation, a probability, a distance or a size.
+NOT_NEGATIVE = {"sigma", "probability", "spread", "reach", "jitter", "gap", "depth", "tail", "size", "low", "high"}
 SOME_KEYS = see.needs_keys(1)
 TABLE: Mapping[str, Entry] = {
     "normal": Entry(gaussian.normal),
@@ -106,8 +109,17 @@ def bind(distribution: Distribution, key: str) -> dict[str, Any]:
         value = distribution.arguments.get(name, default)
         if value is inspect.Parameter.empty:
             raise SuiteError(f"{key}.{name}", "nothing", f"{type_name(hint)} ({distribution.name} needs it)")
-        bound[name] = converted(value, hint, f"{key}.{name}")
+        bound[name] = _sensible(name, converted(value, hint, f"{key}.{name}"), f"{key}.{name}")
     return bound
+
+
+def _sensible(name: str, value: Any, key: str) -> Any:
+    """Return the value, or raise SuiteError for a number that is not finite, or negative where that means nothing."""
+    if isinstance(value, float):
+        least = 0.0 if name in NOT_NEGATIVE else -math.inf
+        if not math.isfinite(value) or value < least:
+            raise SuiteError(key, str(value), f"a finite number{', zero or more' if name in NOT_NEGATIVE else ''}")
+    return value
 
 
 def given(distribution: Distribution) -> dict[str, Any]:
