@@ -56,6 +56,7 @@ METRICS = (
     "worst_row_relative_l2",
     "mean_error",
     "mean_error_standard_error",
+    "gain_error",
     "mean_ulp",
     "mean_ulp_standard_error",
     "ulp_p50",

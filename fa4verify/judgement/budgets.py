@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fa4verify.vocabulary import Budget, Case, Metrics
 
-RELATIVE_TO_TRUTH = frozenset({"relative_rmse", "worst_row_relative_l2"})
+RELATIVE_TO_TRUTH = frozenset({"relative_rmse", "worst_row_relative_l2", "gain_error"})
 # The truth may be uncertain by this share of a limit.
 RADIUS_SHARE = 0.1
 

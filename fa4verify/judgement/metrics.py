@@ -127,6 +127,7 @@ class _Sums:
     count: int = 0
     error: float = 0.0
     truth: float = 0.0
+    along: float = 0.0  # sum of error * truth
     floor: float = 0.0
     expected: float = 0.0
     floor_max: Largest = field(default_factory=Largest)
@@ -162,6 +163,7 @@ class _Sums:
         self.count += int(both.sum())
         self.error += float((error * error).sum())
         self.truth += float((safe * safe).sum())
+        self.along += float((error * safe).sum())
         self.floor += float((floor * floor).sum())
         self.floor_max.add(floor, start)
         self.error_max.add(np.where(both, size, -1.0), start)
@@ -212,6 +214,7 @@ class _Sums:
         }
         if truth_rms or not rmse:
             values["relative_rmse"] = _ratio(rmse, truth_rms)
+            values["gain_error"] = self.along / self.truth if self.truth else 0.0
         if self.mean_ulp.units:
             values["mean_ulp"] = self.mean_ulp.mean()
         for name, mean in (("mean_error", self.mean), ("mean_ulp", self.mean_ulp)):

@@ -19,6 +19,7 @@ VALUES = {
     "truth_rms": 0.1,
     "max_abs": 2e-3,
     "mean_error": -4e-5,
+    "gain_error": -2e-4,
     "ulp_p99": 3.0,
     "floor_rmse": 1e-4,
     "floor_max_abs": 8e-4,
@@ -37,6 +38,7 @@ EVERY_KIND = [
     ("relative_rmse", "ratio_to_floor", 3e-3, 1e-3),
     ("rmse", "expected_error", 3e-4, 2e-4),
     ("mean_error", "absolute", 4e-5, 1.0),
+    ("gain_error", "absolute", 2e-4, 1.0),
     ("mean_error", "ratio_to_baseline", 4e-5, 1e-5),
 ]
 
@@ -144,6 +146,7 @@ def test_without_a_finite_element_classes_decide():
         ("max_abs", "ratio_to_floor", 5.0, 1.0),
         ("mean_error", "equals", 1e-3, 1.0),
         ("relative_rmse", "absolute", 1e-2, 10.0),  # 1 / truth_rms
+        ("gain_error", "absolute", 1e-3, 10.0),
         ("ulp_p99", "ulp", 4.0, 1 / (0.1 * 2.0**-8)),
     ],
 )

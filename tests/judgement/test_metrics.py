@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fa4verify.arithmetic.formats import BF16, FP32, round_to, ulp
+from fa4verify.arithmetic.formats import BF16, FORMATS, FP32, round_to, ulp
 from fa4verify.judgement import layout, measure
 from fa4verify.vocabulary import Output, Shape, Truth
 from tests.judgement.attention import case, plain, problem
@@ -33,6 +33,7 @@ def test_definitions_of_o():
         "rmse": rms(error),
         "truth_rms": rms(o),
         "relative_rmse": rms(error) / rms(o),
+        "gain_error": np.sum(error * o) / np.sum(o * o),
         "max_abs": np.abs(error).max(),
         "worst_row_relative_l2": rows.max(),
         "mean_error": error.mean(),
@@ -50,6 +51,35 @@ def test_definitions_of_o():
     assert np.abs(error[found.where["max_abs"]]) == np.abs(error).max()
     assert ulps[found.where["ulp_max"]] == ulps.max()
     assert rows[found.where["worst_row_relative_l2"]] == rows.max()
+
+
+@pytest.mark.parametrize(("dtype", "gain", "limit"), [("bf16", 2.0**-9, 1e-4), ("fp16", 2.0**-12, 1.25e-5)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gain_error_sees_a_factor_that_an_rmse_does_not(dtype, gain, limit, sign):
+    """A factor that moves the RMSE by less than the gate's 1.3 allows a kernel; the gain is it, to the rounding noise.
+
+    A correctly rounded output has a gain of 0.42 u / sqrt(n) rms: 8e-6 and 1e-6 for the 40,000 elements here.
+    """
+    o = np.random.default_rng(0).standard_normal((1, 200, 2, 100))
+    rounded = {
+        name: measure(*plain(o, round_to(o * factor, FORMATS[dtype]), dtype))["o"].values
+        for name, factor in (("right", 1.0), ("scaled", 1 + sign * gain))
+    }
+    noise = 0.42 * FORMATS[dtype].unit_roundoff / math.sqrt(o.size)
+    assert abs(rounded["right"]["gain_error"]) < 4 * noise < limit
+    assert rounded["scaled"]["gain_error"] == pytest.approx(sign * gain, abs=4 * noise)
+    assert abs(rounded["scaled"]["gain_error"]) > 19 * limit
+    assert rounded["scaled"]["rmse"] < 1.6 * rounded["right"]["rmse"]
+
+
+def test_gain_error_of_a_truth_of_zeros():
+    """No error is no gain; any other output of zeros has none to speak of, and a poisoned element does not count."""
+    zeros = np.zeros((1, 4, 1, 2))
+    assert measure(*plain(zeros, zeros))["o"].values["gain_error"] == 0.0
+    assert "gain_error" not in measure(*plain(zeros, zeros + 1))["o"].values
+    truth, got = np.full((1, 4, 1, 2), 2.0), np.full((1, 4, 1, 2), 3.0)
+    truth[0, 0] = got[0, 0] = np.nan
+    assert measure(*plain(truth, got))["o"].values["gain_error"] == 0.5
 
 
 def test_mean_ulp_leaves_out_what_has_no_binade():

@@ -53,7 +53,10 @@ CATCHES = {
         "fwd-fa4_sm100-bf16-b2h2kv1q8k4200d64-causal-fa3_outlier-s0",
         "fwd-fa4_sm100-fp16-b1h2kv1q2100k60d64-fa3_outlier-s0",
     ],
-    "o-biased": [DECODE],
+    "o-biased": [
+        *(f"fwd-fa4_sm100-{dtype}-b1h2s512d128-normal-s0" for dtype in ("bf16", "fp16")),
+        "fwd-fa4_sm100-bf16-b1h1q300k129d128-fa3_outlier-s0",
+    ],
     "degree-2": [RAGGED, EXP2],
     "p3-8-ulp": [EXP2],
     "p0-below-1": [EMPTY, EXP2],
