@@ -35,6 +35,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "lse_gradient": ("backward", "repeat"),
     "runs": ("repeat",),
 }
+# Operations whose result must have a limit: zeros with a right LSE would pass a forward that is judged on LSE alone.
+NEEDED: dict[str, tuple[str, ...]] = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
 UNBOUNDED = "none"
 # Sizes and positions as kernels count them, and what a run file can hold.
 INT32, INT64, FLOAT32_MAX = 2**31 - 1, 2**63 - 1, (2 - 2**-23) * 2.0**127
@@ -227,4 +229,8 @@ def _budgets(settings: Settings, case: Case, key: str, known: Mapping[str, Budge
         if budget.kind == "ratio_to_baseline" and case.baseline is None:
             raise SuiteError(f"{place}[{i}]", f"{name!r}, a ratio to a baseline", "baseline = 'standard' in the case")
         found.append(budget)
+    needed = NEEDED.get(case.operation, ())
+    if needed and not any(budget.tensor in needed for budget in found):
+        given = " and ".join(dict.fromkeys(budget.tensor for budget in found))
+        raise SuiteError(place, f"budgets on {given} only", f"a budget on {' or '.join(needed)}")
     return tuple(found)
