@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 _POLL_S = 0.1  # how late `on_start` may be told
+# Stands for exit code 0, which pebble takes for a worker that has done its work; no process can exit with it.
+_LEFT_WITH_0 = 256
+_TAIL_BYTES = 64 * 1024  # of a log, where its last words are looked for
 _BLAS_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -105,7 +108,7 @@ class Workers:
         if not self._pool.active:  # an idle worker died, or none could start
             _kill(self._pool)
             self._pool = self._new_pool()
-        return self._pool.schedule(_verify, args=[case], timeout=case.timeout_s)
+        return self._pool.schedule(_verify, args=[case, self._logs.name], timeout=case.timeout_s)
 
     def _record(self, case: Case, future: Future[Record]) -> Record:
         error = future.exception()
@@ -142,6 +145,8 @@ def _ended(case: Case, outcome: Outcome, why: str) -> Record:
 
 
 def _cause(exitcode: int | None) -> str:
+    if exitcode == _LEFT_WITH_0:
+        return "exit code 0"
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
     hint = ", out of memory?" if -exitcode == signal.SIGKILL else ""
@@ -150,7 +155,13 @@ def _cause(exitcode: int | None) -> str:
 
 def _last_words(log: Path) -> str:
     """Return what a dead worker said last: the interpreter's own report of a fatal error, else the last line."""
-    lines = [line.strip() for line in _read(log).splitlines() if line.strip()]
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith("Fatal Python error")]
     return f"; it said: {(fatal or lines)[-1][:200]}" if lines else ""
 
@@ -163,7 +174,10 @@ def _read(path: str | Path) -> str:
 
 
 class _QuietProcess(SpawnProcess):
-    """A worker born with SIGINT blocked: Ctrl-C while it imports would print its traceback into the report."""
+    """A worker born with SIGINT blocked: Ctrl-C while it imports would print its traceback into the report.
+
+    Its exit code is never 0: a kernel that calls `os._exit(0)` must not look like one that is still at work.
+    """
 
     def start(self) -> None:
         old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -171,6 +185,11 @@ class _QuietProcess(SpawnProcess):
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+    @property
+    def exitcode(self) -> int | None:
+        code = super().exitcode
+        return _LEFT_WITH_0 if code == 0 else code
 
 
 class _QuietSpawn(SpawnContext):
@@ -185,10 +204,7 @@ def _start_worker(threads: int, logs: str, backward: bool) -> None:
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    log = os.open(Path(logs, str(os.getpid())), os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.close(log)
+    _redirect(Path(logs, str(os.getpid())))
     for text in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -215,10 +231,31 @@ def _compile_once(backward: bool) -> None:
         kernels.compile_ahead(backward=backward)
 
 
-def _verify(case: Case) -> Record:
+def _redirect(log: Path) -> None:
+    """Send what this process prints to an empty log."""
+    opened = os.open(log, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_TRUNC, 0o600)
+    for stream in (1, 2):
+        os.dup2(opened, stream)
+    if opened > 2:  # else a kernel had closed that one
+        os.close(opened)
+
+
+def _verify(case: Case, logs: str) -> Record:
     """Verify one case, in a worker; its log starts empty."""
     from fa4verify.flow import verify
 
-    sys.stdout.flush()
-    os.ftruncate(1, 0)
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a kernel closed it
+        sys.stdout.flush()
+    log = Path(logs, str(os.getpid()))
+    try:
+        ours = os.path.samestat(os.fstat(1), log.stat()) and os.path.samestat(os.fstat(2), log.stat())
+    except OSError:
+        ours = False
+    if ours:
+        os.ftruncate(1, 0)
+    else:  # whatever a kernel made of them, perhaps a file that is not ours to empty
+        _redirect(log)
+    for name, stream in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name).closed:
+            setattr(sys, name, os.fdopen(stream, "w", buffering=1, closefd=False))
     return verify(case)

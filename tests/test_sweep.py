@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa4verify.sweep import Workers, _cause, default_workers, sweep
+from fa4verify.sweep import Workers, _cause, _last_words, default_workers, sweep
 from fa4verify.vocabulary import Budget, Case, Distribution, Shape
 
 BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.02, "a few bf16 unit roundoffs (2^-8)")
@@ -35,6 +35,7 @@ OUTCOMES = {
     "raises": ("CRASHED", "RuntimeError: no such thing"),
     "exits": ("CRASHED", "SystemExit: enough"),
     "leaves": ("CRASHED", "exit code 3; it said: goodbye"),
+    "leaves_with_0": ("CRASHED", "the worker process died: exit code 0; it said: done"),
     "segfaults": ("CRASHED", "signal 11 (SIGSEGV); it said: Fatal Python error: Segmentation fault"),
     "hangs": ("TIMEOUT", "no result after 2 s"),
 }
@@ -76,6 +77,23 @@ def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_p
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path("hanging").read_text()), 0)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_kernel_that_closes_its_streams_costs_the_next_nothing(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    with Workers(1, backward=False) as workers:
+        records = list(workers.verify([case("closes"), case("prints"), case("leaves")]))
+    outcomes = [record.verdict.outcome for record in records]
+    assert outcomes == ["PASS", "PASS", "CRASHED"]
+    assert "it said: goodbye" in records[-1].verdict.findings[0].message
+
+
+def test_only_the_tail_of_a_log_is_read(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"Fatal Python error: long ago\n" + 3_000_000 * b"noise\n" + b"goodbye\n")
+    assert _last_words(log) == "; it said: goodbye"
+    assert _last_words(tmp_path / "none") == ""
 
 
 def test_workers_are_used_again_and_their_threads_change_no_figure():

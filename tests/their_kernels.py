@@ -62,6 +62,17 @@ def leaves(q, k, v, *, causal, softmax_scale):
     os._exit(3)
 
 
+def leaves_with_0(q, k, v, *, causal, softmax_scale):
+    print("done")
+    os._exit(0)
+
+
+def closes(q, k, v, *, causal, softmax_scale):
+    sys.stdout.close()
+    os.closerange(0, 3)
+    return good(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+
 def exits(q, k, v, *, causal, softmax_scale):
     sys.exit("enough")
 
