@@ -1,15 +1,18 @@
 """The command line: `fa4verify run | list | report | doctor`.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
-be written, 3 nothing failed but something could not be judged, 130 Ctrl-C. A mistake of the user's gets one line on
-stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the run.
+be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the user's gets
+one line on stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the run.
 `--help` imports neither torch nor numba: rooms are imported inside the commands.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,14 +21,24 @@ from cyclopts import App, CycloptsError, Parameter
 from fa4verify import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fa4verify.runs import Run
     from fa4verify.vocabulary import Suite
 
 app = App(name="fa4verify", version=__version__, help="Numerical accuracy of attention kernels, against float64 truth.")
 
 
-class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C
-    """A run that Ctrl-C ended; the message says where its Records are."""
+class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
+    """A run that was ended from outside; the message says where its Records are."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a run as Ctrl-C does."""
 
 
 @app.command
@@ -117,10 +130,35 @@ def main(tokens: list[str] | None = None) -> int:
     # An entry point's sys.path starts with its own folder; a user's kernel lies where the user is.
     if os.getcwd() not in sys.path:  # noqa: PTH109 - an entry of sys.path is text
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    with _sigterm_interrupts():
+        return _run(tokens)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Raise _Terminated at SIGTERM, once; a second one is ignored, so that the workers are killed in peace."""
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not ours to handle there
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(tokens: list[str] | None) -> int:
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except _Interrupted as news:
-        return _tell(str(news), 130)
+        return _tell(str(news), news.code)
+    except _Terminated:
+        return _tell("terminated", 143)
     except KeyboardInterrupt:
         return _tell("interrupted", 130)
     except BrokenPipeError:  # `fa4verify list cases | head`
@@ -171,27 +209,36 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
             for record in sweep(suite.cases, workers=workers):
                 progress.record(writer.write(record))
                 done += 1
-    except KeyboardInterrupt:
-        asked = len(suite.cases)
-        raise _Interrupted(
-            f"interrupted: {done} of {asked} Records are in {path} (`fa4verify report {path}`)"
-        ) from None
+    except KeyboardInterrupt as end:
+        word, code = ("terminated", 143) if isinstance(end, _Terminated) else ("interrupted", 130)
+        kept = f"{done} of {len(suite.cases)} Records are in {path} (`fa4verify report {path}`)"
+        raise _Interrupted(f"{word}: {kept}", code) from None
     return path
 
 
 def _report(finished: Run, path: Path, out: Path) -> int:
-    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code."""
+    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
+
+    The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
+    """
     from fa4verify.reports import exit_code, junit, markdown, summarise, terminal
-    from fa4verify.runs import RunFileError
 
     summary = summarise(finished)
     stem = out / "reports" / path.stem
     files = {stem.with_name(f"{path.stem}.md"): markdown.render, stem.with_name(f"{path.stem}.xml"): junit.render}
-    for file, render in files.items():
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(render(summary), encoding="utf-8")
-        except OSError as error:
-            raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
-    terminal.render(summary, files=[path, *files])
+    try:
+        terminal.render(summary, files=[path, *files])
+    finally:
+        for file, render in files.items():
+            _write(file, render(summary))
     return exit_code(summary)
+
+
+def _write(file: Path, text: str) -> None:
+    from fa4verify.runs import RunFileError
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error

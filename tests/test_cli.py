@@ -35,7 +35,7 @@ def newest():
     return max(Path("runs").glob("*/*.jsonl"), key=os.path.getmtime)
 
 
-def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhere):
+def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhere, capsys):
     ran = command("run", elsewhere(), "--out", "out", "--workers", "1")
     shown, said = ran.communicate(timeout=300)
     assert ran.returncode == 0, said
@@ -50,6 +50,12 @@ def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhe
         assert str(file) in shown
     assert "1/1" in said  # the progress, on stderr
 
+    Path("file").touch()  # no folder for reports can be made below it, but the verdicts are told
+    assert main(["report", str(path), "--out", "file"]) == 2
+    told = capsys.readouterr()
+    assert "PASS" in told.out
+    assert "cannot write" in told.err
+    assert told.err.count("\n") == 1
     markdown.unlink()
     assert main(["report", str(path), "--out", "out"]) == 0
     assert markdown.exists()
@@ -153,7 +159,14 @@ def test_a_full_disk_gets_one_line(elsewhere, capsys, monkeypatch):
     assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(elsewhere):
+@pytest.mark.parametrize(
+    ("send", "sent", "code", "told"),
+    [
+        (os.killpg, signal.SIGINT, 130, "interrupted"),  # as the terminal does: to the workers too
+        (os.kill, signal.SIGTERM, 143, "terminated"),  # as a CI's runner does
+    ],
+)
+def test_ctrl_c_and_sigterm_keep_what_is_done_and_leave_no_process(elsewhere, send, sent, code, told):
     suite = elsewhere(OTHER_CASES % '{ kernel = "their_kernels:hangs", timeout_s = 600.0 }')
     ran = command("run", suite, "--workers", "2", start_new_session=True)
     deadline = time.monotonic() + 300
@@ -162,11 +175,11 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(elsewhere):
         if lines == [2] and Path("hanging").exists() and Path("hanging").read_text():
             break
         time.sleep(0.1)
-    os.killpg(ran.pid, signal.SIGINT)  # as the terminal does: to the workers too
+    send(ran.pid, sent)
     shown, said = ran.communicate(timeout=60)
-    assert ran.returncode == 130, said
+    assert ran.returncode == code, said
     (path,) = Path("runs").glob("*/*.jsonl")
-    assert said.splitlines()[-1].startswith(f"fa4verify: interrupted: 1 of 2 Records are in {path}")
+    assert said.splitlines()[-1].startswith(f"fa4verify: {told}: 1 of 2 Records are in {path}")
     assert "Traceback" not in shown + said
     assert [record.verdict.outcome for record in read(path).records] == ["PASS"]
     with pytest.raises(ProcessLookupError):
