@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from fa4verify.runs import Run
     from fa4verify.vocabulary import Suite
 
-app = App(name="fa4verify", version=__version__, help="Numerical accuracy of attention kernels, against float64 truth.")
+app = App(
+    name="fa4verify",
+    version=__version__,
+    help="Numerical accuracy of attention kernels, against float64 truth.",
+    suppress_keyboard_interrupt=False,
+)
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM

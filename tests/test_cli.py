@@ -146,6 +146,17 @@ def test_a_mistake_gets_one_line_and_exit_code_2(elsewhere, capsys, extra, words
     assert told in said
 
 
+@pytest.mark.parametrize(("sent", "code", "told"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")])
+def test_a_signal_at_any_time_is_one_line(capsys, monkeypatch, sent, code, told):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        "fa4verify.doctor.examine", lambda: os.kill(os.getpid(), getattr(signal, sent)) or time.sleep(9)
+    )
+    assert main(["doctor"]) == code
+    assert capsys.readouterr().err == f"fa4verify: {told}\n"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_whoever_exits_inside_a_command_has_judged_nothing(capsys, monkeypatch):
     monkeypatch.setattr("fa4verify.doctor.examine", lambda: sys.exit(0))
     assert main(["doctor"]) == 2

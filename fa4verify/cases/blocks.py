@@ -6,6 +6,7 @@ file, inside an axis too. docs/suites.md documents the format.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_type_hints
 
@@ -38,6 +39,8 @@ ONLY: dict[str, tuple[str, ...]] = {
 # Operations whose result must have a limit: zeros with a right LSE would pass a forward that is judged on LSE alone.
 NEEDED: dict[str, tuple[str, ...]] = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
 UNBOUNDED = "none"
+# A suite is held in memory, and every case gets a line in every report.
+MOST_CASES = 100_000
 # Sizes and positions as kernels count them, and what a run file can hold.
 INT32, INT64, FLOAT32_MAX = 2**31 - 1, 2**63 - 1, (2 - 2**-23) * 2.0**127
 
@@ -57,6 +60,9 @@ def read_block(block: Any, key: str, budgets: Mapping[str, Budget], suite: str) 
 def _expand(base: Settings, axes: Any, key: str) -> Iterator[Settings]:
     """Yield the settings of each point of the axes' Cartesian product."""
     lists = dict(_axes(axes, key))
+    count = math.prod(map(len, lists.values()))
+    if count > MOST_CASES:
+        raise SuiteError(key, f"more than {MOST_CASES} cases ({count})", "fewer, in several suites perhaps")
     for choice in itertools.product(*(range(len(values)) for values in lists.values())):
         settings = dict(base)
         for (name, values), i in zip(lists.items(), choice, strict=True):

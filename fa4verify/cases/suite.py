@@ -11,13 +11,11 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fa4verify.cases.blocks import read_block
+from fa4verify.cases.blocks import MOST_CASES, read_block
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.limits import known_keys, read_budget, read_study
 from fa4verify.vocabulary import Case, Suite
 
-# A suite is held in memory, and every case gets a line in every report.
-MOST_CASES = 100_000
 KEYS = ("name", "about", "study", "budgets", "cases")
 
 

@@ -308,6 +308,8 @@ def test_errors_elsewhere(tmp_path, text, message):
 def test_a_suite_has_only_so_many_cases(tmp_path, monkeypatch):
     monkeypatch.setattr("fa4verify.cases.suite.MOST_CASES", 2)
     assert len(load(tmp_path, HEAD + CASE + "axes.seed = [0, 1]\n").cases) == 2
+    seeds = f"axes.seed = {list(range(400))}\naxes.timeout_s = {list(range(1, 301))}\n"
+    assert "cases[0].axes: found more than 100000 cases (120000)" in error(tmp_path, HEAD + CASE + seeds)
     assert "cases[0]: found more than 2 cases" in error(tmp_path, HEAD + CASE + "axes.seed = [0, 1, 2]\n")
 
 
