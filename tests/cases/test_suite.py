@@ -172,7 +172,10 @@ CASE_ERRORS = [
     ('operation = "exp2"\ncausal = true', "cases[0].causal: found causal in an exp2 case"),
     ('operation = "sideways"', "cases[0].operation: found 'sideways', expected 'forward' or 'exp2' or 'backward' or"),
     ('operation = "backward"', "cases[0].budgets[0]: found 'o' on tensor 'o', expected a budget on dq or dk or dv"),
-    ("lse_gradient = true", "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa"),
+    (
+        "lse_gradient = true",
+        "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa",
+    ),
     ('operation = "backward"\nruns = 9', "cases[0].runs: found runs in a backward case, expected operation = 'repeat'"),
     ('operation = "backward"\nbaseline = "standard"', "cases[0].baseline: found baseline in a backward case"),
 ]
