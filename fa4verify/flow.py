@@ -145,7 +145,8 @@ class VacuousBudget(ValueError):  # noqa: N818 - names what is wrong with the su
 def admit(suite: Suite) -> None:
     """Refuse a suite in which zeros, a constant or random numbers of the right scale would pass a case.
 
-    Every distinct problem is tried on its last rows: a smaller problem of the same kind, for dK, dV and dsink one of its own.
+    Every distinct problem is tried on its last rows: a smaller problem of the same kind, for dK, dV and dsink one of
+    its own.
 
     Raises
     ------
