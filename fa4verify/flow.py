@@ -151,7 +151,7 @@ def admit(suite: Suite) -> None:
     """Refuse a suite in which zeros, a constant or random numbers of the right scale would pass a case.
 
     Refuse one too whose inputs cannot be drawn or solved, or whose truth has no finite number. Every distinct problem
-    is tried on its last rows, which are a smaller problem of the same kind.
+    is tried on its last rows: a smaller problem of the same kind, for dK, dV and dsink one of its own.
 
     Raises
     ------

@@ -48,7 +48,9 @@ class _Evidence:
 
 
 def diagnose(case: Case, output: Output, truth: Truth) -> list[tuple[str, str]]:
-    """Return (tensor, hint) for every hypothesis that explains what is wrong with a forward."""
+    """Return (tensor, hint) for every hypothesis that explains what is wrong with a forward or a backward."""
+    if case.operation == "backward":
+        return list(_gradients(case, output, truth))
     if case.operation != "forward" or "o" not in truth.tensors:
         return []
     evidence = _gather(case, output, truth)
@@ -197,3 +199,46 @@ def _permuted_heads(evidence: _Evidence) -> Iterator[str]:
         shown = ", ".join(f"{h} is the truth's {found[h]}" for h in moved[:4])
         more = f" and {len(moved) - 4} more" if len(moved) > 4 else ""
         yield f"heads are permuted: {shown}{more}"
+
+
+def _gradients(case: Case, output: Output, truth: Truth) -> Iterator[tuple[str, str]]:
+    """Find gradients that are a multiple of the truth, with the usual reasons, and KV heads that changed places."""
+    scale = case.shape.head_dim**-0.5 if case.softmax_scale is None else case.softmax_scale
+    reasons = {
+        -1.0: "its sign is wrong",
+        0.0: "it is zero everywhere",
+        1 / scale: "the softmax scale is missing",
+        scale: "the softmax scale is there twice",
+        math.log(2.0): "a factor log2 e is missing",
+        1 / math.log(2.0): "a factor log2 e is too many",
+    }
+    for name in ("dq", "dk", "dv", "dsink"):
+        got, exact = given(output, name), truth.tensors.get(name)
+        if got is None or exact is None or tuple(got.shape) != exact.shape:
+            continue
+        want, have = np.asarray(exact, dtype=np.float64), got.detach().double().cpu().numpy()
+        if not np.isfinite(want).all() or not np.isfinite(have).all() or not want.any():
+            continue
+        unit = FORMATS[case.dtype].unit_roundoff
+        factor = float((have * want).sum() / (want * want).sum())
+        if _explains(have, want, factor * want, unit):
+            near = min(reasons, key=lambda reason: abs(factor - reason))
+            why = f": {reasons[near]}" if abs(factor - near) <= NOISE_UNITS * unit * max(1.0, abs(near)) else ""
+            yield name, f"{name} is {factor:.6g} times the truth{why}"
+        elif name != "dsink":
+            moved = _moved_heads(have, want, unit)
+            if moved:
+                yield name, f"heads of {name} are permuted: {moved}"
+
+
+def _moved_heads(have: Array, want: Array, unit: float) -> str:
+    """Return which heads of (batch, tokens, heads, width) are another head of the truth."""
+    heads = range(want.shape[2])
+    distance = np.array([[_rms(have[:, :, h] - want[:, :, g]) for g in heads] for h in heads])
+    moved = []
+    for h in heads:
+        found = int(distance[h].argmin())
+        noise = NOISE_UNITS * unit * _rms(want[:, :, h])
+        if found != h and distance[h, h] > noise and distance[h, found] <= LEFT_OVER * distance[h, h]:
+            moved.append(f"{h} is the truth's {found}")
+    return ", ".join(moved[:4])

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LEGEND = (
     "honoured N: one bit pattern of every tensor in N runs, where random orders of the adds are seen to differ; "
     "ignored: the flag was taken and bits differ; refused: the kernel says that it cannot; no power: no order could "
-    "have shown. RMSE over orders: range is largest less smallest, deterministic its order's less the mean, both over "
-    "the mean; better: share of orders whose RMSE is below it."
+    "have shown; skipped: for another reason. RMSE over orders: range is largest less smallest, deterministic its "
+    "order's less the mean, both over the mean; better: share of orders whose RMSE is below it."
 )
 GRADIENTS = ("dq", "dk", "dv")
 # The worst of several records decides a cell.
@@ -74,7 +74,12 @@ def _state(records: list[Record]) -> Cell:
         several = [(name, metric(worst, name, "distinct") or 0.0) for name in ("o", "lse", *GRADIENTS)]
         told = ", ".join(f"{name} {count:.0f}" for name, count in several if count > 1)
         return Cell(f"ignored: {told}" if told else outcome, outcome)
-    return Cell({"SKIPPED": "refused", "INCONCLUSIVE": "no power"}.get(outcome, outcome), outcome)
+    said = " ".join(finding.message for finding in worst.verdict.findings)
+    if outcome == "SKIPPED" and "deterministic" in said:
+        return Cell("refused", outcome)
+    if outcome == "INCONCLUSIVE" and "no power" in said:
+        return Cell("no power", outcome)
+    return Cell(outcome.lower(), outcome)
 
 
 def _spreads(records: list[Record]) -> Iterator[Table]:

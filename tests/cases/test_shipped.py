@@ -58,6 +58,30 @@ def test_gate_covers_what_the_kernels_do():
     assert cases[0].distribution.name == "fa3_outlier"
 
 
+def test_gate_covers_what_the_backwards_do():
+    cases = [case for case in load_suite("gate").cases if case.operation == "backward"]
+    for kernel in ("fa4-sm90", "fa4-sm100"):
+        mine = [case for case in cases if case.kernel == kernel]
+        for dtype in ("bf16", "fp16"):
+            assert {c.shape.head_dim for c in mine if c.dtype == dtype} >= {64, 96, 128, 192, 256}
+            assert any(c.lse_gradient for c in mine if c.dtype == dtype)
+        assert {c.shape.heads // c.shape.heads_kv for c in mine} >= {1, 2, 3, 4, 8}
+        for feature in ("causal", "softcap", "learnable_sink"):
+            assert any(getattr(c, feature) for c in mine), feature
+        assert any(c.window_size != (None, None) for c in mine)
+        assert any(not c.deterministic and c.shape.seqlen_k >= 1024 for c in mine)  # eight KV tiles to add
+        assert {c.shape.seqlen_q for c in mine} >= {0, 1}
+        assert {c.shape.seqlen_k for c in mine} >= {0, 1, 2}
+        assert {c.distribution.name for c in mine} >= {
+            "cancellation_bwd",
+            "grad_adversarial",
+            "lse_loss",
+            "scaled_dout",
+        }
+    # Head dims whose accumulators FA4 reads back in another layout have no place where everything must pass.
+    assert all(c.shape.head_dim % 32 == 0 for c in cases)
+
+
 def test_gate_says_for_each_block_what_it_fails():
     from importlib.resources import files
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fa4verify.judgement import admit, checked, judge, measure
+from fa4verify.judgement.diagnosis import diagnose
 from fa4verify.judgement.layout import contract_breach, layout
 from fa4verify.vocabulary import Output, Shape, Truth
 from tests.judgement.attention import budget, case
@@ -107,3 +108,32 @@ def test_vague_budgets_on_a_gradient_are_refused_and_sharp_ones_admitted(name):
     assert reasons(100.0)
     assert reasons(100.0)[0].startswith(f"{name}: zeros would pass")
     assert reasons(1e-6) == []
+
+
+SCALE = 8**-0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "hint"),
+    [
+        ("dq", lambda x: x / SCALE, "dq is 2.82843 times the truth: the softmax scale is missing"),
+        ("dk", lambda x: x * SCALE, "dk is 0.353553 times the truth: the softmax scale is there twice"),
+        ("dv", lambda x: 0 * x, "dv is 0 times the truth: it is zero everywhere"),
+        ("dsink", lambda x: -x, "dsink is -1 times the truth: its sign is wrong"),
+        ("dv", lambda x: x.flip(2), "heads of dv are permuted: 0 is the truth's 1, 1 is the truth's 0"),
+        ("dq", lambda x: 1.5 * x, "dq is 1.5 times the truth"),
+    ],
+)
+def test_hints_at_the_usual_causes(name, wrong, hint):
+    truth, output = problem()
+    tensors = {tensor: getattr(output, tensor).float() for tensor in SIZES}
+    tensors[name] = wrong(tensors[name])
+    assert diagnose(CASE, Output(**tensors), truth) == [(name, hint)]
+
+
+def test_a_right_backward_and_a_random_one_get_no_hint():
+    truth, output = problem()
+    assert diagnose(CASE, output, truth) == []
+    generator = torch.Generator().manual_seed(0)
+    noise = {name: torch.randn(size, generator=generator) for name, size in SIZES.items()}
+    assert diagnose(CASE, Output(**{**noise, "dsink": None}), truth) == []

@@ -22,13 +22,14 @@ def cell(
     heads_kv: int = 4,
     head_dim: int = 64,
     distinct: dict[str, float] | None = None,
+    why: str = "why",
     **fields: object,
 ) -> Record:
     shape = Shape(1, 128, 1024, 4, heads_kv, head_dim, head_dim)
     problem = case(name, operation="repeat", shape=shape, runs=20, **fields)
     patterns = EVERY | (distinct or {})
     measured = {tensor: Metrics({"distinct": count, "runs": 20.0}) for tensor, count in patterns.items()}
-    said = verdict(outcome) if outcome in ("PASS", "FAIL") else Verdict(outcome, (Finding("why"),))
+    said = verdict(outcome) if outcome in ("PASS", "FAIL") else Verdict(outcome, (Finding(why),))
     return record(name, case=problem, verdict=said, metrics=measured, activity={"dq_adds_max": 8.0, "dkv_adds": 2.0})
 
 
@@ -65,8 +66,10 @@ def test_the_matrix_says_what_became_of_the_flag_in_each_cell() -> None:
         [
             cell("a"),
             cell("b", head_dim=128, outcome="FAIL", distinct={"dq": 20.0, "dv": 2.0}),
-            cell("c", heads_kv=2, causal=True, outcome="SKIPPED"),
-            cell("d", heads_kv=1, window_size=(9, 0), head_dim=128, outcome="INCONCLUSIVE"),
+            cell("c", heads_kv=2, causal=True, outcome="SKIPPED", why="mine does not take deterministic"),
+            cell("d", heads_kv=1, window_size=(9, 0), head_dim=128, outcome="INCONCLUSIVE", why="no power: ..."),
+            cell("f", heads_kv=1, window_size=(9, 0), outcome="SKIPPED", why="mine does not take window_size"),
+            cell("g", heads_kv=1, outcome="CRASHED"),
             record("e"),
         ]
     )
@@ -75,7 +78,8 @@ def test_the_matrix_says_what_became_of_the_flag_in_each_cell() -> None:
     assert [(label, [c.text for c in cells]) for label, cells in table.lines] == [
         ("MHA full", ["honoured 20", "ignored: dq 20, dv 2"]),
         ("GQA causal", ["refused", "-"]),
-        ("MQA window", ["-", "no power"]),
+        ("MQA window", ["skipped", "no power"]),
+        ("MQA full", ["crashed", "-"]),
     ]
 
 
