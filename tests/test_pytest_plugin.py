@@ -99,7 +99,7 @@ BLIND = """
 distribution = "normal"
 shape = { seqlen = 32, head_dim = 32, head_dim_v = 32 }
 budgets = ["o-relative"]
-kernel = "standard"
+kernel = "idle:attention"
 requires = ["rescales_skipped"]
 """
 
