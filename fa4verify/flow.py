@@ -92,11 +92,13 @@ def _baselines(case: Case, inputs: Inputs) -> tuple[Output | None, Output | None
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
     if case.operation != "forward":
         return None, None
+    reordered = _run_as("standard", case, inputs, reorder_ops=True)
+    return _run_as(case.baseline, case, inputs) if case.baseline else None, reordered
 
-    def run(name: str, **options: bool) -> Output:
-        return kernels.run(msgspec.structs.replace(case, kernel=name, options=options), inputs)
 
-    return run(case.baseline) if case.baseline else None, run("standard", reorder_ops=True)
+def _run_as(kernel: str, case: Case, inputs: Inputs, **options: bool) -> Output:
+    """Run another kernel on the inputs of a case."""
+    return kernels.run(msgspec.structs.replace(case, kernel=kernel, options=options), inputs)
 
 
 def _repeated(
@@ -192,5 +194,4 @@ def _baseline_metrics(case: Case, inputs: Inputs, truth: Truth) -> dict[str, Met
     """Return the metrics of the baseline alone: FlashAttention's rule is no budget, so it is not needed here."""
     if case.baseline is None or case.operation != "forward":
         return {}
-    baseline = kernels.run(msgspec.structs.replace(case, kernel=case.baseline, options={}), inputs)
-    return judgement.measure(case, baseline, truth)
+    return judgement.measure(case, _run_as(case.baseline, case, inputs), truth)

@@ -43,7 +43,6 @@ class Fa4Sm100:
     """The kernel object of room 2."""
 
     name = "fa4-sm100"
-    description = "FlashAttention-4 on Blackwell: polynomial exp2, conditional rescale, all numbers arguments; backward"
 
     def forward(
         self,

@@ -74,7 +74,6 @@ class Fa4Sm90:
     """The kernel object of room 2."""
 
     name = "fa4-sm90"
-    description = "FlashAttention-4 on Hopper, forward and backward, every bit of an H200"
 
     def forward(
         self,

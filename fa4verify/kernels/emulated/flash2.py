@@ -26,7 +26,6 @@ class Flash2:
     """The kernel object of room 2."""
 
     name = "flash2"
-    description = "FlashAttention-2's algorithm: KV left to right, MUFU exp2, every rescale done"
 
     def forward(
         self,

@@ -158,7 +158,6 @@ class Fa4Staged:
     """The kernel object: fa4-sm90's forward, and its backward in stages."""
 
     name = "fa4-staged"
-    description = "FA4's Hopper backward with chosen roundings done in float64"
 
     def forward(
         self,
