@@ -3,9 +3,10 @@
 Contract: `lanes.LANES` maps an opcode, as PTX writes it (`add.s32`, `setp.ltu.f32`, `selp.f32`, `cvt.rn.bf16x2.f32`,
 `and.pred`), to a Lane; opcodes that do the same may share a number. Forms that PTX writes with one opcode but that
 differ have names of their own here (`VARIANTS`). An opcode that is not a key does not exist.
-Kinds name a width and, where a narrow value meets a wider register, an extension: b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32
-s32 f32 f16x2 bf16x2 b64 u64 s64 f64 f32x2 pred. 64-bit kinds take two slots. Results land in columns D, E; operands come
-from columns A, B, C, F. A predicate result is an index; a predicate operand is 2 * index + (1 where negated).
+Kinds: b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64 f32x2 pred. 64-bit kinds take two
+slots. An operand narrower than its slot is read from the low bits, whatever lies above; a result leaves zeros above,
+also a signed one (reading adds a row that extends the sign where the register is wider). Results land in columns D, E;
+operands come from columns A, B, C, F. A predicate result is an index; an operand is 2 * index + (1 where negated).
 A result that the program ignores (`_`) lands in a slot (or predicate) that nobody reads: columns are always valid.
 Predicate 0 is false and nobody writes it, so that 1 as an operand is true: the machine must start predicates at 0.
 """
