@@ -1,7 +1,7 @@
 """PTX text to a module: entries, their parameters, variables, registers and statements, names resolved.
 
 Contract: the whole text is read, statements that cannot be (a register declared twice, a number that is none) are
-collected as problems; a text whose structure fails is a PtxError at once. What the machine cannot run is not judged here.
+collected as problems; a text whose structure fails is a PtxError at once. What the machine lacks is not judged here.
 Scopes: a block `{ ... }` of inline assembly has registers and labels of its own; a label is looked for in the scopes
 around the branch, innermost first. Grammar: PTX ISA 8.8, "Syntax" and "State Spaces, Types, and Variables".
 """
