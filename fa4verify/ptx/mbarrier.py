@@ -109,7 +109,7 @@ def complete_tx(state, r, address, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def parity_of(state, r, address):  # type: ignore[no-untyped-def]
-    """Return the parity of the phase under way, or -1 after a fault. A wait for parity p ends when it differs from p."""
+    """Return the parity of the phase under way, which ends a wait for the other one, or -1 after a fault."""
     at = _locate(state, r, address)
     if at == 0:
         return -1
@@ -122,7 +122,7 @@ def parity_of(state, r, address):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def describe(word):  # type: ignore[no-untyped-def]
-    """Return parity, arrivals missing, arrivals a phase and bytes to come of a word, for reports; -1s where it is none."""
+    """Return parity, arrivals missing, arrivals a phase and bytes to come of a word; all -1 where it is none."""
     if (word >> _MARK_SHIFT) != 1:
         return -1, -1, -1, -1
     return (
