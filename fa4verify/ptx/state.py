@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from fa4verify.ptx.stage import Stage
+
 POISON_REGISTER = 0x7FC0DEAD
 POISON_BYTE = 0xFF  # NaN in fp32, bf16, fp16, e4m3 and e5m2
 
@@ -127,3 +129,5 @@ class State(NamedTuple):
     fault: npt.NDArray[np.int64]  # [FAULT_FIELDS]
     counts: npt.NDArray[np.int64]  # statistics, see schedule.py
     knobs: npt.NDArray[np.int64]  # what the schedule asks for, see schedule.py
+    steps: npt.NDArray[np.int64]  # [len(MmaDtype), 5] stage.tensor_core_steps(target)
+    stage: Stage  # stage.new_stage()
