@@ -105,9 +105,10 @@ class Op(IntEnum):
     TC_DEALLOC = FIRST_UNIT + 111  # A: TMEM address, B: columns, F: cta_group
     TC_RELINQUISH = FIRST_UNIT + 112
     # D: TMEM address, A: descriptor or (IMM & TC_A_IN_TMEM) TMEM address + G, B: descriptor, C: instruction descriptor,
-    # E: predicate, -1 never, -2 always accumulate; F: cta_group; IMM: flags | kind << 4. No lane of D is ever disabled
+    # E: predicate, -1 never, -2 always accumulate; F: cta_group; IMM: flags | kind << 4 | (1 + first pool entry of
+    # 4 * F slots whose bits name the lanes of D to leave alone, 0 where there are none) << TC_DISABLED_SHIFT
     TC_MMA = FIRST_UNIT + 113
-    # A + IMM: TMEM address, E: slots, F: their number, G: TcShape; D: slot of the reduction of .red or -1, B: TcReduction
+    # A + IMM: TMEM address, E, F: slots and their number, G: TcShape; D: slot of the reduction of .red or -1, B: which
     TC_LD = FIRST_UNIT + 114
     TC_ST = FIRST_UNIT + 115
     TC_CP = FIRST_UNIT + 116  # A: TMEM address, B: descriptor, F: cta_group, G: shape
@@ -215,6 +216,8 @@ WGMMA_A_SHARED, WGMMA_TRANSPOSE_A, WGMMA_TRANSPOSE_B, WGMMA_NEGATE_A, WGMMA_NEGA
 # Column IMM of TC_MMA: flag | kind << 4
 TC_A_IN_TMEM = 1
 TC_KIND_F16, TC_KIND_TF32, TC_KIND_F8F6F4 = range(3)
+TC_KIND_SHIFT, TC_KIND_MASK = 4, 15
+TC_DISABLED_SHIFT = 16
 
 
 class Pending(IntEnum):
