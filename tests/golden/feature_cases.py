@@ -224,8 +224,17 @@ def draw(case: Feature) -> dict[str, torch.Tensor]:
 def launch(case: Feature, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Call FA4 on tensors of `draw` that the caller has placed; return o, lse and where asked dq, dk, dv, dsink.
 
-    Rows that seqused leaves out are set to zero: FA4 does not write them.
+    Rows that seqused leaves out are set to zero: FA4 does not write them. Whatever else it leaves alone is NaN.
     """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # for this: torch.empty fills with NaN
+    try:
+        return _launch(case, tensors)
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _launch(case: Feature, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     from flash_attn.cute import interface
 
     t = dict(tensors)

@@ -41,6 +41,13 @@ def record(case: Feature) -> tuple[dict[str, np.ndarray], list[str]]:
     return {name: array for name, array in runs[0].items() if name not in unstable}, unstable
 
 
+def nans(array: np.ndarray) -> int:
+    """Count NaN among bits: elements that FA4 did not write, unless its arithmetic made them."""
+    tensor = torch.from_numpy(array)
+    values = [tensor.view(t) for t in ((torch.float32,) if array.itemsize == 4 else (torch.float16, torch.bfloat16))]
+    return min(int(torch.isnan(x).sum()) for x in values)
+
+
 def shares(workers: int) -> list[int]:
     """Return the worker of each case; cases that FA4 compiles alike go to the same one."""
     configurations = [repr(replace(case, name="", kind="", seed=0)) for case in CASES]
@@ -66,7 +73,8 @@ def work(share: int, workers: int, word: str, out: Path) -> None:
             continue
         np.savez(out / f"case_{index}.npz", **{name: fingerprint(name, array) for name, array in found.items()})
         crc = {name: f"{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}" for name, array in found.items()}
-        file.write_text(json.dumps({"crc32": crc, "unstable": unstable}))
+        nan = {name: count for name, array in found.items() if (count := nans(array))}
+        file.write_text(json.dumps({"crc32": crc, "unstable": unstable, "nan": nan}))
         print(f"recorded {case.name} {time.perf_counter() - start:.1f} s {unstable or ''}", flush=True)
 
 
@@ -89,7 +97,7 @@ def spread(workers: int, word: str, out: Path) -> None:
 
 def join(out: Path, word: str) -> None:
     """Write the two files of the recording from those of the cases."""
-    recorded, crc32, refused, unstable = {}, {}, {}, {}
+    recorded, crc32, refused, unstable, nan = {}, {}, {}, {}, {}
     for index, case in enumerate(CASES):
         file = out / f"case_{index}.json"
         if word not in case.name:
@@ -101,6 +109,8 @@ def join(out: Path, word: str) -> None:
         crc32[case.name] = found["crc32"]
         if found["unstable"]:
             unstable[case.name] = found["unstable"]
+        if found["nan"]:
+            nan[case.name] = found["nan"]
         with np.load(out / f"case_{index}.npz") as arrays:
             recorded |= {f"{case.name}/{name}": arrays[name] for name in arrays.files}
     for file in out.glob("case_*"):
@@ -117,6 +127,7 @@ def join(out: Path, word: str) -> None:
         "script": "tests/golden/record_features.py",
         "refused": refused,
         "unstable": unstable,
+        "nan": nan,
         "crc32": crc32,
     }
     slug = device.split()[-1].lower()
