@@ -30,22 +30,16 @@ SECONDS = 170.0  # for all workers together
 RUNS = 3
 
 
-def record(case: Feature) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the bits of every output that is the same in every run, and the names of the others."""
+def record(case: Feature) -> tuple[dict[str, np.ndarray], list[str], dict[str, int]]:
+    """Return the bits of every output that is the same in every run, the names of the others, and how many are NaN."""
     runs = []
     for _ in range(RUNS):
         outputs = launch(case, {name: tensor.cuda() for name, tensor in draw(case).items()})
         torch.cuda.synchronize()
         runs.append({name: bits(tensor) for name, tensor in outputs.items()})
     unstable = [name for name in runs[0] if any(not np.array_equal(runs[0][name], r[name]) for r in runs[1:])]
-    return {name: array for name, array in runs[0].items() if name not in unstable}, unstable
-
-
-def nans(array: np.ndarray) -> int:
-    """Count NaN among bits: elements that FA4 did not write, unless its arithmetic made them."""
-    tensor = torch.from_numpy(array)
-    values = [tensor.view(t) for t in ((torch.float32,) if array.itemsize == 4 else (torch.float16, torch.bfloat16))]
-    return min(int(torch.isnan(x).sum()) for x in values)
+    nan = {name: count for name, tensor in outputs.items() if (count := int(torch.isnan(tensor).sum()))}
+    return {name: array for name, array in runs[0].items() if name not in unstable}, unstable, nan
 
 
 def shares(workers: int) -> list[int]:
@@ -64,16 +58,15 @@ def work(share: int, workers: int, word: str, out: Path) -> None:
         file.write_text(json.dumps({"refused": "the process died"}))  # replaced unless it does
         start = time.perf_counter()
         try:
-            found, unstable = record(case)
-        except Exception:  # recorded with FA4's own words; the other cases go on
-            words = traceback.format_exc(limit=-1).strip()
-            file.write_text(json.dumps({"refused": words[-600:]}))
-            print("refused", case.name, words.splitlines()[-1][:200], flush=True)
+            found, unstable, nan = record(case)
+        except Exception as error:  # recorded with FA4's own words; the other cases go on
+            words = "".join(traceback.format_exception_only(error)).strip()[:600]
+            file.write_text(json.dumps({"refused": words}))
+            print("refused", case.name, words[:200], flush=True)
             torch.cuda.synchronize()  # raises where the device faulted: this process can do no more
             continue
         np.savez(out / f"case_{index}.npz", **{name: fingerprint(name, array) for name, array in found.items()})
         crc = {name: f"{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}" for name, array in found.items()}
-        nan = {name: count for name, array in found.items() if (count := nans(array))}
         file.write_text(json.dumps({"crc32": crc, "unstable": unstable, "nan": nan}))
         print(f"recorded {case.name} {time.perf_counter() - start:.1f} s {unstable or ''}", flush=True)
 
