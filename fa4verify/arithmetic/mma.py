@@ -206,10 +206,7 @@ def step_element(a, b, c, step):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def accumulate_panel(A, B, c, p, rows, width, step):  # type: ignore[no-untyped-def]
-    """Chain all steps onto one panel: c += A.B[panel p] in place.
-
-    c: float32 (rows of A.values, LANES). rows, width: how much of it is looked at; the rest may hold anything finite.
-    """
+    """Chain all steps onto one panel: c += A.B[panel p] in place, c float32 (rows of A.values, LANES)."""
     for i in range(A.values.shape[1] // step.k_step):
         start, end = i * step.k_step, (i + 1) * step.k_step
         lowest = LOWEST_PRODUCT + max(0, B.largest[p, i])

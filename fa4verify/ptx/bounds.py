@@ -7,9 +7,11 @@ Global memory is the list of ranges that the caller declared: an access may not 
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from fa4verify.ptx.operations import PARAMETER_BASE, RANK_SHIFT
+from fa4verify.ptx.raw import address_of
 from fa4verify.ptx.state import Cta
 
 _FIRST, _SIZE = int(Cta.FIRST), int(Cta.SIZE)
@@ -20,9 +22,9 @@ _OFFSET = (1 << RANK_SHIFT) - 1
 def shared_at(state, r, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of the cluster of resident CTA `r` at a shared::cluster address."""
     rank, offset = int(address) >> RANK_SHIFT, int(address) & _OFFSET
-    if rank >= state.ctas[r, _SIZE] or offset + size > state.shared.shape[1]:
-        return 0
-    return state.shared[state.ctas[r, _FIRST] + rank].ctypes.data + offset
+    if rank < 0 or rank >= state.ctas[r, _SIZE] or offset + size > state.shared.shape[1]:
+        return np.int64(0)
+    return address_of(state.shared[state.ctas[r, _FIRST] + rank]) + offset
 
 
 @njit(cache=True, inline="always")
@@ -37,8 +39,8 @@ def global_at(state, address, size):  # type: ignore[no-untyped-def]
     for i in range(state.memory.shape[0]):
         offset = int(address) - state.memory[i, 0]
         if offset >= 0 and offset + size <= state.memory[i, 1]:
-            return int(address)
-    return 0
+            return np.int64(address)
+    return np.int64(0)
 
 
 @njit(cache=True)
@@ -46,5 +48,5 @@ def parameter_at(state, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of the kernel's parameters."""
     offset = int(address) - PARAMETER_BASE
     if offset < 0 or offset + size > state.parameters.size:
-        return 0
-    return state.parameters.ctypes.data + offset
+        return np.int64(0)
+    return address_of(state.parameters) + offset

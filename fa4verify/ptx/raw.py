@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 _KINDS: dict[Any, Any] = {
@@ -77,3 +78,9 @@ def _copy_bytes(_typing_context: Any, to: Any, source: Any, length: Any) -> tupl
 
 
 copy_bytes: Any = intrinsic(_copy_bytes)
+
+
+@njit(cache=True, inline="always")
+def address_of(array):  # type: ignore[no-untyped-def]
+    """Address of an array's first element."""
+    return np.int64(array.ctypes.data)

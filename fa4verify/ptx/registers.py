@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fa4verify.ptx.raw import load_i64
+from fa4verify.ptx.raw import address_of, load_i64
 
 
 @njit(cache=True, inline="always")
 def slot_at(state, r, w, slot):  # type: ignore[no-untyped-def]
     """Address of a slot's 128 bytes, for `raw.py`."""
-    return np.int64(state.registers[r, w, slot].ctypes.data)
+    return address_of(state.registers[r, w, slot])
 
 
 @njit(cache=True, inline="always")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from fa4verify.ptx.stage import Stage
-
 POISON_REGISTER = 0x7FC0DEAD
 POISON_BYTE = 0xFF  # NaN in fp32, bf16, fp16, e4m3 and e5m2
 
@@ -37,6 +35,7 @@ class Cta(IntEnum):
     TMEM_COLUMNS = 11  # allocated
     ISSUED = 12  # asynchronous operations so far
     PENDING = 13  # of them not yet done
+    WARPS = 14  # that have not ended
 
 
 class Warp(IntEnum):
@@ -53,6 +52,12 @@ class Warp(IntEnum):
     ROW = 8  # where it stands, for reports
     STEPS = 9
     PARITY = 10
+    PARKED = 11  # lanes that wait for the others of their warp
+    EFFECTS = 12  # instructions so far that others may notice
+    SPIN_ROW = 13  # last load from global memory, and what it saw: a loop that sees nothing new yields
+    SPIN_EFFECTS = 14
+    SPIN_ADDRESS = 15
+    THREADS = 16  # lanes that the block has
 
 
 class Waiting(IntEnum):
@@ -122,7 +127,7 @@ class State(NamedTuple):
     shared: npt.NDArray[np.uint8]  # [R, shared bytes], each aligned to 1024 bytes
     local: npt.NDArray[np.uint8]  # [R, threads, local bytes]
     tensor: npt.NDArray[np.uint32]  # [R, 128, 512] TMEM, or [1, 1, 1] where no instruction uses it
-    barriers: npt.NDArray[np.int64]  # [R, 16, 2] named barriers: threads arrived, generation
+    barriers: npt.NDArray[np.int64]  # [R, 16, 3] named barriers: threads arrived, generation, threads expected or -1
     pending: npt.NDArray[np.int64]  # [R, capacity, PENDING] asynchronous operations
     parameters: npt.NDArray[np.uint8]  # [bytes] kernel parameters, aligned to 64 bytes
     memory: npt.NDArray[np.int64]  # [ranges, 2] first address and bytes of what the kernel may touch
@@ -130,4 +135,5 @@ class State(NamedTuple):
     counts: npt.NDArray[np.int64]  # statistics, see schedule.py
     knobs: npt.NDArray[np.int64]  # what the schedule asks for, see schedule.py
     steps: npt.NDArray[np.int64]  # [len(MmaDtype), 5] stage.tensor_core_steps(target)
-    stage: Stage  # stage.new_stage()
+    stage: npt.NDArray[np.uint8]  # stage.new_stage()
+    groups: npt.NDArray[np.int64]  # [R, W, 2 * 32] commit groups of each lane so far: cp.async, bulk
