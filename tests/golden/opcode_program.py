@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .opcode_list import Opcode
 
 THREADS = 128
+SHARED = 2048  # bytes of dynamic shared memory, for opcode_units
 UNTOUCHED = 0xDEAD  # fits 16 bits
 HEAD = ".version 8.8\n.target sm_{sm}a\n.address_size 64\n\n"
 
@@ -89,8 +90,9 @@ def program(opcode: Opcode, sm: int = 90) -> str:
         ".reg .b32 %thread, %block, %index, %word, %lane, %bit;",
         ".reg .b64 %offset4, %offset8, %base;",
     ]
-    head = HEAD.format(sm=max(sm, opcode.sm)) + ".visible .entry probe(\n"
-    head += ",\n".join(f"\t.param .u64 {name}" for name in parameters) + "\n)\n{\n"
+    cell = ".extern .shared .align 1024 .b8 cell[];\n\n" if "cell" in opcode.statement else ""
+    head = HEAD.format(sm=max(sm, opcode.sm)) + cell + ".visible .entry probe(\n"
+    head += ",\n".join(f"\t.param .u64 {name}" for name in parameters) + f"\n)\n.reqntid {THREADS}\n{{\n"
     return head + "".join(f"\t{line}\n" for line in [*declarations, *body, "ret;"]) + "}\n"
 
 

@@ -1,8 +1,9 @@
 """Short PTX sequences that settle what single lane instructions cannot: contraction, atomics, matrices, tensor cores.
 
 Contract: as opcode_list.OPCODES, and run by the same kernel; each thread's last operand lies at [%base], which is where
-atomics and bulk reductions work, and a block is one warpgroup of 128 threads with `cell`, 2 KB of shared memory. The
-kernel's own registers %thread and %lane hold the thread's index in the block and in its warp.
+atomics and bulk reductions work, and a block is one warpgroup of 128 threads with `cell`, SHARED bytes of dynamic
+shared memory (opcode_program). The kernel's own registers %thread and %lane hold the thread's index in the block and
+in its warp.
 Loads that follow an atomic or a bulk reduction acquire, since a plain one may find what was in the L1 cache before.
 """
 
@@ -12,7 +13,7 @@ from itertools import product
 
 from .opcode_list import Opcode
 
-CELL = "{{ .shared .align 128 .b8 cell[2048]; .reg .b32 %s, %t, %u; .reg .b64 %q; .reg .pred %first; "
+CELL = "{{ .reg .b32 %s, %t, %u; .reg .b64 %q; .reg .pred %first; "
 MINE = "mov.u32 %s, cell; mad.lo.s32 %t, %thread, 4, %s; "
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from .mufu_exhaustive import Device, driver_version
 from .opcode_inputs import BITS
 from .opcode_list import OPCODES, Opcode
-from .opcode_program import THREADS, families_of, fingerprint, inputs, program, stored
+from .opcode_program import SHARED, THREADS, families_of, fingerprint, inputs, program, stored
 from .opcode_units import UNITS
 
 PARTS = {"lanes": OPCODES, **UNITS}
@@ -67,7 +67,11 @@ class Assembled(Device):
             self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(array.nbytes))
             self.call("cuMemcpyHtoD_v2", pointer, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes))
             pointers.append(pointer)
-        self.launch(kernel, (rows // THREADS, 1), THREADS, *pointers)
+        arguments = [ctypes.cast(ctypes.pointer(pointer), ctypes.c_void_p) for pointer in pointers]
+        sizes = (ctypes.c_uint(size) for size in (rows // THREADS, 1, 1, THREADS, 1, 1, SHARED))
+        nothing, packed = ctypes.c_void_p(None), (ctypes.c_void_p * len(arguments))(*arguments)
+        self.call("cuLaunchKernel", kernel, *sizes, nothing, packed, nothing)
+        self.call("cuCtxSynchronize")
         for array, pointer in zip(results, pointers[len(given) :], strict=True):
             self.call("cuMemcpyDtoH_v2", array.ctypes.data_as(ctypes.c_void_p), pointer, ctypes.c_size_t(array.nbytes))
         for pointer in pointers:
