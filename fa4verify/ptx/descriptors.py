@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
+from numba import cfunc, njit
 
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.ptx.raw import (
@@ -82,9 +82,10 @@ def chunk_along_rows(matrix, k, chunk):  # type: ignore[no-untyped-def]
     return address ^ (((address >> 7) & ((1 << matrix.swizzle) - 1)) << 4)
 
 
-@njit(cache=True)
-def gather_left(base, size, matrix, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
+@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+def gather_left(base, size, start, leading, stride, swizzle, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Copy `rows` rows from row `first` on to `out` (rows, ROW_BYTES); base, size: the CTA's shared memory."""
+    matrix = Matrix(start, leading, stride, swizzle)
     if not transposed:
         for row in range(rows):
             for chunk in range(ROW_BYTES // 16):
@@ -110,9 +111,10 @@ def gather_left(base, size, matrix, transposed, first, rows, code_bytes, out):  
     return -1
 
 
-@njit(cache=True)
-def gather_right(base, size, matrix, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
+@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+def gather_right(base, size, start, leading, stride, swizzle, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Copy `rows` rows (n) of a matrix to rows `first` on of `out`, in panels as operands.decode_right reads them."""
+    matrix = Matrix(start, leading, stride, swizzle)
     if not transposed:
         for row in range(rows):
             to = out + (first + row) // LANES * PANEL_BYTES + (first + row) % LANES * 4

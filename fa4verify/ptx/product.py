@@ -8,14 +8,15 @@ addresses and integers: a State passed down here took 16 us where the multiplica
 
 from __future__ import annotations
 
-from numba import njit
+from numba import cfunc, njit
 
+from fa4verify.arithmetic.mma import Step
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.arithmetic.mma_panel import Operands, accumulate_at
 from fa4verify.arithmetic.operands import decode_right, prepare_left
 from fa4verify.ptx.fragments import rows_of_slots, slots_of_rows
 from fa4verify.ptx.operations import MmaDtype
-from fa4verify.ptx.raw import copy_bytes, load_i32, load_u64, store_i64, store_u64
+from fa4verify.ptx.raw import copy_bytes, load_i32, load_i64, load_u64, store_i64, store_u64
 from fa4verify.ptx.stage import (
     ACCUMULATORS,
     LEFT_CODES,
@@ -43,27 +44,54 @@ def code_bytes(dtype):  # type: ignore[no-untyped-def]
     return 2 if dtype <= MmaDtype.F16 else 1
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
+def _step(address):  # type: ignore[no-untyped-def]
+    """Read a Step from a row of State.steps."""
+    return Step(
+        load_i64(address), load_i64(address + 8), load_i64(address + 16), load_i64(address + 24), load_i64(address + 32)
+    )
+
+
+@cfunc("int64(int64, int64, int64, int64)", cache=True)
 def prepare_rows(stage, rows, dtype, step):  # type: ignore[no-untyped-def]
-    """Decode `rows` rows of A."""
-    steps = ROW_BYTES // code_bytes(dtype) // step.k_step
+    """Decode `rows` rows of A; step: address of a row of State.steps."""
+    k_step = load_i64(step)
+    steps = ROW_BYTES // code_bytes(dtype) // k_step
     prepare_left(
         stage + LEFT_CODES, stage + LEFT_SOURCE, stage + LEFT_VALUES, stage + LEFT_EXPONENTS, stage + LEFT_SCALES,
-        rows * steps, step.k_step, dtype,
+        rows * steps, k_step, dtype,
     )  # fmt: skip
+    return 0
 
 
-@njit(cache=True)
+@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
 def prepare_columns(stage, columns, transposed, dtype, step):  # type: ignore[no-untyped-def]
     """Decode `columns` columns of B; transposed: its words are rows of codes of one k."""
-    steps = ROW_BYTES // code_bytes(dtype) // step.k_step
+    k_step = load_i64(step)
+    steps = ROW_BYTES // code_bytes(dtype) // k_step
     for i in range((columns + LANES - 1) // LANES * steps):
-        done = i * step.k_step * LANES
+        done = i * k_step * LANES
         largest = decode_right(
             stage + RIGHT_WORDS + done * code_bytes(dtype), stage + RIGHT_VALUES + 4 * done,
-            stage + RIGHT_EXPONENTS + 4 * done, step.k_step, transposed, dtype,
+            stage + RIGHT_EXPONENTS + 4 * done, k_step, transposed, dtype,
         )  # fmt: skip
         store_i64(stage + RIGHT_LARGEST + 8 * i, largest)
+    return 0
+
+
+@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+def multiply(stage, panel, rows, dtype, step):  # type: ignore[no-untyped-def]
+    """Add A . B of one panel to the accumulators (rows, LANES); rows: a multiple of 4."""
+    length = ROW_BYTES // code_bytes(dtype)
+    done = 4 * panel * length * LANES
+    numbers = _step(step)
+    operands = Operands(
+        stage + LEFT_SOURCE, stage + LEFT_VALUES, stage + LEFT_EXPONENTS, stage + LEFT_SCALES,
+        stage + RIGHT_VALUES + done, stage + RIGHT_EXPONENTS + done,
+        stage + RIGHT_LARGEST + 8 * panel * (length // numbers.k_step), stage + ACCUMULATORS,
+    )  # fmt: skip
+    accumulate_at(operands, rows, length, numbers)
+    return 0
 
 
 @njit(cache=True)
@@ -73,19 +101,6 @@ def clear_last_panel(stage, columns):  # type: ignore[no-untyped-def]
         panel = stage + RIGHT_WORDS + columns // LANES * PANEL_BYTES
         for i in range(0, PANEL_BYTES, 8):
             store_u64(panel + i, 0)
-
-
-@njit(cache=True)
-def multiply(stage, panel, rows, dtype, step):  # type: ignore[no-untyped-def]
-    """Add A . B of one panel to the accumulators (rows, LANES); rows: a multiple of 4."""
-    length = ROW_BYTES // code_bytes(dtype)
-    done = 4 * panel * length * LANES
-    operands = Operands(
-        stage + LEFT_SOURCE, stage + LEFT_VALUES, stage + LEFT_EXPONENTS, stage + LEFT_SCALES,
-        stage + RIGHT_VALUES + done, stage + RIGHT_EXPONENTS + done,
-        stage + RIGHT_LARGEST + 8 * panel * (length // step.k_step), stage + ACCUMULATORS,
-    )  # fmt: skip
-    accumulate_at(operands, rows, length, step)
 
 
 @njit(cache=True)

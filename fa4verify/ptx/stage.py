@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from fa4verify.arithmetic.mma import ARCHITECTURES, Step
 from fa4verify.arithmetic.mma_lanes import LANES
@@ -67,9 +66,3 @@ def tensor_core_steps(target: str) -> npt.NDArray[np.int64]:
         if spelled in ("bf16", "fp16") or ARCHITECTURES[name].fp8_k_step:
             steps[dtype] = ARCHITECTURES[name].step(spelled)
     return steps
-
-
-@njit(cache=True, inline="always")
-def step_of(steps, dtype):  # type: ignore[no-untyped-def]
-    """Step of an MmaDtype; its k_step is 0 where the target has no such tensor core. steps: State.steps."""
-    return Step(steps[dtype, 0], steps[dtype, 1], steps[dtype, 2], steps[dtype, 3], steps[dtype, 4])

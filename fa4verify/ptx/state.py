@@ -136,4 +136,5 @@ class State(NamedTuple):
     knobs: npt.NDArray[np.int64]  # what the schedule asks for, see schedule.py
     steps: npt.NDArray[np.int64]  # [len(MmaDtype), 5] stage.tensor_core_steps(target)
     stage: npt.NDArray[np.uint8]  # stage.new_stage()
+    units: npt.NDArray[np.int64]  # units.unit_addresses()
     groups: npt.NDArray[np.int64]  # [R, W, 2 * 32] commit groups of each lane so far: cp.async, bulk

@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import njit
 
 from fa4verify.arithmetic.mma_lanes import LANES
-from fa4verify.ptx.descriptors import gather_left, gather_right, wgmma_matrix
+from fa4verify.ptx.descriptors import wgmma_matrix
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.operations import (
     WGMMA_NEGATE_A,
@@ -25,17 +25,15 @@ from fa4verify.ptx.product import (
     clear_last_panel,
     code_bytes,
     load_accumulators,
-    multiply,
     negate_rows,
-    prepare_columns,
-    prepare_rows,
     stage_fragments,
     store_accumulators,
 )
 from fa4verify.ptx.raw import address_of
 from fa4verify.ptx.registers import value64
-from fa4verify.ptx.stage import LEFT_CODES, RIGHT_WORDS, step_of
+from fa4verify.ptx.stage import LEFT_CODES, RIGHT_WORDS
 from fa4verify.ptx.state import Fault
+from fa4verify.ptx.units import gather_left, gather_right, multiply, prepare_columns, prepare_rows
 
 _ROWS = 16  # of a warp
 
@@ -56,7 +54,9 @@ def issue_wgmma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _product(stage, shared, size, registers, pool, w, a, b, accumulate, flags, columns, step):  # type: ignore[no-untyped-def]
+def _product(  # type: ignore[no-untyped-def]
+    units, stage, shared, size, registers, pool, w, a, b, accumulate, flags, columns, step
+):
     """Do one warp's part; returns -1, -2 or -3 for a descriptor of A or B, or the address outside shared memory.
 
     registers, pool: addresses of the warp's first slot and of the instruction's pool entries; a: its descriptor, 0 for
@@ -71,7 +71,7 @@ def _product(stage, shared, size, registers, pool, w, a, b, accumulate, flags, c
         if matrix.swizzle < 0:
             return -2
         outside = gather_left(
-            shared, size, matrix, flags & WGMMA_TRANSPOSE_A != 0, (w & 3) * _ROWS, _ROWS, code_bytes(dtype),
+            units, shared, size, matrix, flags & WGMMA_TRANSPOSE_A != 0, (w & 3) * _ROWS, _ROWS, code_bytes(dtype),
             stage + LEFT_CODES,
         )  # fmt: skip
         if outside >= 0:
@@ -83,18 +83,18 @@ def _product(stage, shared, size, registers, pool, w, a, b, accumulate, flags, c
     if matrix.swizzle < 0:
         return -3
     clear_last_panel(stage, columns)
-    outside = gather_right(shared, size, matrix, transposed, 0, columns, code_bytes(dtype), stage + RIGHT_WORDS)
+    outside = gather_right(units, shared, size, matrix, transposed, 0, columns, code_bytes(dtype), stage + RIGHT_WORDS)
     if outside >= 0:
         return outside
-    prepare_rows(stage, _ROWS, dtype, step)
-    prepare_columns(stage, columns, transposed, dtype, step)
+    prepare_rows(units, stage, _ROWS, dtype, step)
+    prepare_columns(units, stage, columns, transposed, dtype, step)
     for panel in range((columns + LANES - 1) // LANES):
         full = (panel + 1) * LANES <= columns
         if accumulate:
             load_accumulators(stage, registers, pool + 32 * panel, full)
         else:
             clear_accumulators(stage, _ROWS)
-        multiply(stage, panel, _ROWS, dtype, step)
+        multiply(units, stage, panel, _ROWS, dtype, step)
         store_accumulators(stage, registers, pool + 32 * panel, full)
     return -1
 
@@ -104,13 +104,14 @@ def perform_wgmma(state, r, entry):  # type: ignore[no-untyped-def]
     """D = A . B + (D where scale-d is set), for the 16 rows of the warp."""
     w, row = entry[Pending.WARP], entry[Pending.ROW]
     flags, columns = state.code[row, Column.IMM], state.code[row, Column.F]
-    step = step_of(state.steps, flags & 15)
-    if flags & 15 != (flags >> 4) & 15 or step.k_step == 0:
+    if flags & 15 != (flags >> 4) & 15 or state.steps[flags & 15, 0] == 0:
         return raise_(state, Fault.UNKNOWN_OPERATION, r, w, row, -1, flags & 15, (flags >> 4) & 15, 0, 0)
     outside = _product(
-        address_of(state.stage), address_of(state.shared[r]), state.shared.shape[1], address_of(state.registers[r, w]),
+        state.units, address_of(state.stage), address_of(state.shared[r]), state.shared.shape[1],
+        address_of(state.registers[r, w]),
         address_of(state.pool) + 4 * state.code[row, Column.E], w, entry[Pending.X0], entry[Pending.X1],
-        entry[Pending.X2] != 0, flags, columns, step,
+        entry[Pending.X2] != 0, flags, columns,
+        address_of(state.steps[flags & 15]),
     )  # fmt: skip
     if outside >= 0:
         return raise_(state, Fault.SHARED_BOUNDS, r, w, row, -1, outside, 16, 0, 0)

@@ -7,6 +7,7 @@ import numpy as np
 from fa4verify.ptx.operations import COLUMNS, PENDING, Column, MmaDtype, Pending
 from fa4verify.ptx.stage import new_stage, tensor_core_steps
 from fa4verify.ptx.state import FAULT_FIELDS, POISON_BYTE, POISON_REGISTER, Cta, State, Warp
+from fa4verify.ptx.units import unit_addresses
 
 
 def aligned(shape, dtype, alignment=1024):
@@ -59,6 +60,7 @@ def machine(
         groups=np.zeros((ctas, warps, 64), np.int64),
         steps=tensor_core_steps(target),
         stage=new_stage(),
+        units=unit_addresses(),
     )
 
 
