@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -305,7 +305,7 @@ def _longs(index, a, b, i):  # type: ignore[no-untyped-def]
     return high
 
 
-@njit(cache=True)
+@cfunc("int64(int64, int64, int64, int64)", cache=True)
 def apply(index, row, registers, mask):  # type: ignore[no-untyped-def]
     """Run operation `index` of ENTRIES: addresses of the row of code and of the warp's registers, lanes to write."""
     out = scratch()
@@ -328,3 +328,4 @@ def apply(index, row, registers, mask):  # type: ignore[no-untyped-def]
         merge64(registers, slot, out, mask)
     else:
         merge32(registers, slot, out, mask)
+    return np.int64(0)
