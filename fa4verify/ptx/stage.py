@@ -46,7 +46,8 @@ RIGHT_LARGEST = RIGHT_EXPONENTS + _RIGHT  # int64 [PANELS, steps]
 ACCUMULATORS = RIGHT_LARGEST + 8 * PANELS * MAX_STEPS  # float32 [MAX_M, LANES]
 ZEROS = ACCUMULATORS + 4 * MAX_M * LANES  # a slot that is only read, for columns that a last half panel lacks
 SPARE = ZEROS + 128  # a slot that is only written
-STAGE_BYTES = SPARE + 128
+REPORT = SPARE + 128  # int64 [8]: what a unit called by address has to say
+STAGE_BYTES = REPORT + 64
 
 
 def new_stage() -> npt.NDArray[np.uint8]:
