@@ -29,8 +29,8 @@ VARIANTS = {
     "mov.b32.unpack2": "mov.b32 {%rs_low, %rs_high}, %r: results b16, b16; operands b32",
     "mov.b64.pack4": "mov.b64 %rd, {%rs0, ... %rs3}: results b64; operands b16 four times",
     "mov.b16.pack2": "mov.b16 %rs, {%b_low, %b_high}: results b16; operands b8, b8",
-    "fms.rn.f32": "what ptxas makes of mul.f32, sub.f32: a * b - c, rounded once",
-    "fnma.rn.f32": "what ptxas makes of sub.f32 of a mul.f32: c - a * b, rounded once",
+    "fms.rn.f32": "what ptxas makes of mul.f32, sub.f32: a * b - c, rounded once; also .f32x2",
+    "fnma.rn.f32": "what ptxas makes of sub.f32 of a mul.f32: c - a * b, rounded once; also .f32x2",
 }
 
 

@@ -59,11 +59,12 @@ for _kind in ("f32", "f32x2"):
             )
         )
     ENTRIES.append(((f"fma.rn.{_kind}",), (_kind,), _three, _fma))
+    # What `contraction` makes of a difference with a product: a * b - c, and c - a * b.
+    ENTRIES.append(((f"fms.rn.{_kind}",), (_kind,), _three, lambda v, x, y, z: _fma(v, x, y, v.fneg(z))))
+    ENTRIES.append(((f"fnma.rn.{_kind}",), (_kind,), _three, lambda v, x, y, z: _fma(v, v.fneg(x), y, z)))
 
 ENTRIES += [
     (("mad.rn.f32",), ("f32",), ("f32",) * 3, _fma),
-    (("fms.rn.f32",), ("f32",), ("f32",) * 3, lambda v, x, y, z: _fma(v, x, y, v.fneg(z))),
-    (("fnma.rn.f32",), ("f32",), ("f32",) * 3, lambda v, x, y, z: _fma(v, v.fneg(x), y, z)),
     (
         ("fma.rn.f32.bf16",),
         ("f32",),

@@ -17,7 +17,7 @@ from fa4verify.ptx.operations import COLUMNS, Column, Op
 from fa4verify.ptx.state import POISON_REGISTER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -88,17 +88,14 @@ class Program:
         """Indices of instructions that some branch goes to."""
         return frozenset(one.target for one in self.instructions if one.target >= 0)
 
-    def with_instructions(self, instructions: Iterable[Instruction | None]) -> Program:
-        """Return the program with one instruction for each of its own; None leaves one out, branches follow."""
-        kept = list(instructions)
+    def with_rows(self, rows: Sequence[tuple[Instruction, ...]], slots: int = 0) -> Program:
+        """Return the program with none, one or several rows for each of its own, and more slots; branches follow."""
         moved, count = [], 0
-        for one in kept:
+        for some in rows:
             moved.append(count)
-            count += one is not None
-        relinked = (
-            replace(one, target=moved[one.target]) if one.target >= 0 else one for one in kept if one is not None
-        )
-        return replace(self, instructions=tuple(relinked))
+            count += len(some)
+        relinked = (replace(one, target=moved[one.target]) if one.target >= 0 else one for some in rows for one in some)
+        return replace(self, instructions=tuple(relinked), slots=self.slots + slots)
 
     def code(self) -> npt.NDArray[np.int64]:
         """Rows of code, [instructions, COLUMNS]."""
