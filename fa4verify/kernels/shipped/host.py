@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _scope = threading.RLock()
 _ABSENT = object()
+CACHE = "compile_cache"
 
 
 class InterfaceChanged(RuntimeError):  # noqa: N818 - says what it is: this FA4 is not the one that was read
@@ -53,56 +54,59 @@ def interface(target: Target, cache: Callable[[str], Any], *, disable_2cta: bool
     InterfaceChanged
         FA4 or the DSL lacks a name that has to be replaced.
     """
+    with compiling(target), _replaced(_interface_replacements(target, cache, disable_2cta)):
+        import flash_attn.cute.interface as fa4
+
+        yield fa4
+
+
+@contextmanager
+def compiling(target: Target) -> Iterator[None]:
+    """Compile CuTe kernels inside for the target, keeping their PTX; tensors may be DeviceTensors."""
     with _scope, warnings.catch_warnings(), tempfile.TemporaryDirectory() as dump:
         warnings.simplefilter("ignore")  # FA4 uses names that the DSL deprecates
-        modules = _modules()
-        with _replaced(_replacements(modules, target, cache, disable_2cta, dump)):
-            yield modules["interface"]
+        with _replaced(_compiler_replacements(target, dump)):
+            yield
 
 
-def _modules() -> dict[str, Any]:
-    import cutlass.utils
-    import flash_attn.cute.interface as fa4
-    from cutlass.cutlass_dsl import CuTeDSL
-    from flash_attn.cute import cute_dsl_utils, tile_scheduler, utils
-
-    return {
-        "interface": fa4,
-        "cute_dsl_utils": cute_dsl_utils,
-        "utils": utils,
-        "tile_scheduler": tile_scheduler,
-        "cutlass.utils": cutlass.utils,
-        "dsl": CuTeDSL._get_dsl(),
-    }
-
-
-def _replacements(
-    modules: dict[str, Any], target: Target, cache: Callable[[str], Any], disable_2cta: bool, dump: str
+def _interface_replacements(
+    target: Target, cache: Callable[[str], Any], disable_2cta: bool
 ) -> list[tuple[Any, str, Any]]:
-    fa4, dsl = modules["interface"], modules["dsl"]
-    hardware = _hardware(target)
-    found: list[tuple[Any, str, Any]] = [
+    import flash_attn.cute.interface as fa4
+    from flash_attn.cute import utils
+
+    compiling_functions = [(name, function) for name, function in vars(fa4).items() if hasattr(function, CACHE)]
+    if not compiling_functions:
+        raise InterfaceChanged(f"flash_attn.cute.interface has no function with a {CACHE}")
+    return [
         (fa4, "torch", TorchOnDevice()),
         (fa4, "_get_device_arch", lambda: target.number),
         (fa4, "get_num_sms_for_selection", lambda _device, _arch: target.sm_count),
-        (modules["tile_scheduler"], "HardwareInfo", hardware),
-        (modules["cutlass.utils"], "HardwareInfo", hardware),
         # FA4 asks torch for its CUDA version and the environment, both of which say nothing about the target.
-        (modules["utils"], "_fa_disable_2cta_cuda12", False),
-        (modules["utils"], "_fa_disable_2cta_enabled", disable_2cta),
+        (utils, "_fa_disable_2cta_cuda12", False),
+        (utils, "_fa_disable_2cta_enabled", disable_2cta),
+        *((function, CACHE, cache(name)) for name, function in compiling_functions),
+    ]
+
+
+def _compiler_replacements(target: Target, dump: str) -> list[tuple[Any, str, Any]]:
+    import cutlass.utils
+    from cutlass.cutlass_dsl import CuTeDSL
+    from flash_attn.cute import cute_dsl_utils, tile_scheduler, utils
+
+    dsl = CuTeDSL._get_dsl()
+    hardware = _hardware(target)
+    return [
+        (tile_scheduler, "HardwareInfo", hardware),
+        (cutlass.utils, "HardwareInfo", hardware),
+        (cute_dsl_utils, "from_dlpack", _labelling(cute_dsl_utils.from_dlpack)),
+        (utils, "from_dlpack", _labelling(utils.from_dlpack)),
         (dsl.envar, "_arch", target.compiled_for),
         (dsl.envar, "keep_ptx", True),
         (dsl.envar, "dump_dir", dump),
         (dsl.envar, "no_cache", True),
         (dsl, "_runtime_can_run_compiled", lambda *_: False),  # no engine: the object file is linked by runtime.py
     ]
-    for name in ("cute_dsl_utils", "utils"):
-        found.append((modules[name], "from_dlpack", _labelling(modules[name].from_dlpack)))
-    compiling = [(name, function) for name, function in vars(fa4).items() if hasattr(function, "compile_cache")]
-    if not compiling:
-        raise InterfaceChanged("flash_attn.cute.interface has no function with a compile_cache")
-    found += [(function, "compile_cache", cache(name)) for name, function in compiling]
-    return found
 
 
 def _hardware(target: Target) -> type:
