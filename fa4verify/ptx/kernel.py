@@ -84,6 +84,11 @@ class Kernel:
         return self.program.name
 
     @property
+    def target(self) -> str:
+        """Architecture that the text is for, such as sm_90a."""
+        return self.program.target
+
+    @property
     def block(self) -> tuple[int, int, int]:
         """Threads of a CTA along x, y, z."""
         return self.program.block

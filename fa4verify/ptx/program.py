@@ -70,6 +70,7 @@ class Program:
     """Instructions, and what their slots and predicates hold before the first of them."""
 
     name: str
+    target: str  # `.target` of the text, sm_90a
     block: tuple[int, int, int]
     parameters: tuple[Parameter, ...]
     instructions: tuple[Instruction, ...]

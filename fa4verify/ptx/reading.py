@@ -60,6 +60,7 @@ def read(module: Module, entry: Entry) -> Program:
     assert entry.block is not None
     return Program(
         name=entry.name,
+        target=module.target,
         block=entry.block,
         parameters=tuple(Parameter(name, place.offset, place.size) for name, place in parameters.items()),
         instructions=tuple(rows),
