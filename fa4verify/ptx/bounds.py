@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import PARAMETER_BASE, RANK_SHIFT
 from fa4verify.ptx.raw import address_of
 from fa4verify.ptx.state import Cta
@@ -33,7 +34,7 @@ def shared_owner(state, r, address):  # type: ignore[no-untyped-def]
     return state.ctas[r, _FIRST] + (int(address) >> RANK_SHIFT)
 
 
-@njit(cache=True)
+@inner
 def global_at(state, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of the caller's memory."""
     for i in range(state.memory.shape[0]):
@@ -43,7 +44,7 @@ def global_at(state, address, size):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def parameter_at(state, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of the kernel's parameters."""
     offset = int(address) - PARAMETER_BASE

@@ -10,9 +10,10 @@ Numbers: PTX ISA, "Tensor: tiled mode", "Swizzling modes"; CUDA driver API, cuTe
 
 from __future__ import annotations
 
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.ptx.atomics import update
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Atomic
 from fa4verify.ptx.raw import (
     copy_bytes,
@@ -31,14 +32,14 @@ _CHUNK = 16
 _LINE = 128  # bytes within which the pattern exchanges; shared addresses are multiples of it
 
 
-@njit(cache=True)
+@inner
 def _report(report, kind, address, size):  # type: ignore[no-untyped-def]
     store_i64(report, address)
     store_i64(report + 8, size)
     return kind
 
 
-@njit(cache=True)
+@inner
 def _in_memory(memory, ranges, address, size):  # type: ignore[no-untyped-def]
     for i in range(ranges):
         offset = address - load_i64(memory + 16 * i)
@@ -47,7 +48,7 @@ def _in_memory(memory, ranges, address, size):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True)
+@inner
 def _move(direction, shared, element, size):  # type: ignore[no-untyped-def]
     """Move `size` bytes, at most a chunk, or add its floats to global memory."""
     if direction == ADD:
@@ -63,7 +64,7 @@ def _move(direction, shared, element, size):  # type: ignore[no-untyped-def]
         copy_bytes(element, shared, size)
 
 
-@njit(cache=True)
+@inner
 def box_bytes(tensor):  # type: ignore[no-untyped-def]
     """Bytes of a box in shared memory."""
     count = tensor.element_bytes

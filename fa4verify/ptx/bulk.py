@@ -15,11 +15,11 @@ Numbers: PTX ISA, "cp.async.bulk": addresses and size are multiples of 16 bytes.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.atomics import update
 from fa4verify.ptx.bounds import global_at, shared_at
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.mbarrier import complete_tx
 from fa4verify.ptx.operations import Column, Pending
 from fa4verify.ptx.raw import copy_bytes, load_i64, load_u32, store_u8
@@ -27,7 +27,7 @@ from fa4verify.ptx.registers import value32, value64
 from fa4verify.ptx.state import Fault
 
 
-@njit(cache=True)
+@inner
 def issue_cp_async(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the addresses and, where the instruction has one, the bytes to read."""
     code = state.code[row]
@@ -39,7 +39,7 @@ def issue_cp_async(state, r, w, row, lane, entry):  # type: ignore[no-untyped-de
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_bulk_load(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the addresses and the size."""
     code = state.code[row]
@@ -50,7 +50,7 @@ def issue_bulk_load(state, r, w, row, lane, entry):  # type: ignore[no-untyped-d
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_bulk_shared(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the addresses and the size."""
     code = state.code[row]
@@ -61,7 +61,7 @@ def issue_bulk_shared(state, r, w, row, lane, entry):  # type: ignore[no-untyped
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_bulk_store(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the addresses and the size; also of BULK_REDUCE."""
     code = state.code[row]
@@ -71,14 +71,14 @@ def issue_bulk_store(state, r, w, row, lane, entry):  # type: ignore[no-untyped-
     return 0
 
 
-@njit(cache=True)
+@inner
 def _raise(state, kind, r, entry, address, size):  # type: ignore[no-untyped-def]
     return raise_(
         state, np.int64(kind), r, entry[Pending.WARP], entry[Pending.ROW], entry[Pending.LANE], address, size, 0, 0
     )
 
 
-@njit(cache=True)
+@inner
 def perform_cp_async(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy F bytes, the last of them zeros where fewer are to be read."""
     size = state.code[entry[Pending.ROW], Column.F]
@@ -98,7 +98,7 @@ def perform_cp_async(state, r, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def _ends(state, r, entry, shared, other):  # type: ignore[no-untyped-def]
     """Check a bulk copy: fields with its address in shared memory and in global memory; the fault or 0."""
     size = entry[Pending.X3]
@@ -111,7 +111,7 @@ def _ends(state, r, entry, shared, other):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def perform_bulk_load(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy from global to shared memory and complete_tx."""
     size = entry[Pending.X3]
@@ -122,7 +122,7 @@ def perform_bulk_load(state, r, entry):  # type: ignore[no-untyped-def]
     return complete_tx(state, r, entry[Pending.X2], size)
 
 
-@njit(cache=True)
+@inner
 def perform_bulk_shared(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy from shared memory to that of another CTA of the cluster and complete_tx."""
     size = entry[Pending.X3]
@@ -135,7 +135,7 @@ def perform_bulk_shared(state, r, entry):  # type: ignore[no-untyped-def]
     return complete_tx(state, r, entry[Pending.X2], size)
 
 
-@njit(cache=True)
+@inner
 def perform_bulk_store(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy from shared to global memory."""
     size = entry[Pending.X3]
@@ -146,7 +146,7 @@ def perform_bulk_store(state, r, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def perform_bulk_reduce(state, r, entry):  # type: ignore[no-untyped-def]
     """Combine shared memory with global memory, element by element."""
     size = entry[Pending.X3]

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from numba import cfunc, njit
 
 from fa4verify.arithmetic.mma_lanes import LANES
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.raw import (
     copy_bytes,
     load_u8,
@@ -47,14 +48,14 @@ def _matrix(descriptor, swizzle):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True)
+@inner
 def wgmma_matrix(descriptor):  # type: ignore[no-untyped-def]
     """Read a descriptor of wgmma: bits 62, 63 are 0 none, 1 128 bytes, 2 64 bytes, 3 32 bytes."""
     mode = (descriptor >> 62) & 3
     return _matrix(descriptor, -1 if (descriptor >> 49) & 7 else (4 - mode) & 3)
 
 
-@njit(cache=True)
+@inner
 def tcgen05_matrix(descriptor):  # type: ignore[no-untyped-def]
     """Read a descriptor of tcgen05: bits 61 ... 63 are 0 none, 2 128 bytes, 4 64 bytes, 6 32 bytes; version 1."""
     mode = (descriptor >> 61) & 7

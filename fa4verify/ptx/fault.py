@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.state import FaultField
 
 _KIND, _ROW, _CTA, _WARP, _LANE = (
@@ -16,7 +17,7 @@ _KIND, _ROW, _CTA, _WARP, _LANE = (
 _X0 = int(FaultField.X0)
 
 
-@njit(cache=True)
+@inner
 def _record(fault, kind, r, w, row, lane, x0, x1, x2, x3):  # type: ignore[no-untyped-def]
     if fault[_KIND] == 0:
         fault[_KIND] = kind

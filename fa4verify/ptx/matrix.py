@@ -8,10 +8,10 @@ Numbers: PTX ISA, "ldmatrix", "stmatrix" (shape m8n8, b16).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.bounds import shared_at
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Column
 from fa4verify.ptx.raw import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
 from fa4verify.ptx.registers import slot_at, value32
@@ -21,7 +21,7 @@ _ROW = 16  # bytes
 _ALL = 0xFFFFFFFF
 
 
-@njit(cache=True)
+@inner
 def _row(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     """Where the row lies that a lane names, or 0 after a fault."""
     address = value32(state, r, w, state.code[row, Column.A], lane) + state.code[row, Column.IMM]
@@ -34,7 +34,7 @@ def _row(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True)
+@inner
 def _load(at, line, transposed, slot):  # type: ignore[no-untyped-def]
     """Spread one row of a matrix over the lanes."""
     for i in range(4):
@@ -46,7 +46,7 @@ def _load(at, line, transposed, slot):  # type: ignore[no-untyped-def]
             store_u32(slot + 4 * (4 * line + i), load_u32(at + 4 * i))
 
 
-@njit(cache=True)
+@inner
 def ldmatrix(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Load 1, 2 or 4 matrices; `mask` is the active lanes, which must be all."""
     if mask != _ALL:
@@ -64,7 +64,7 @@ def ldmatrix(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def stmatrix(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Store 1, 2 or 4 matrices; `mask` is the active lanes, which must be all."""
     if mask != _ALL:

@@ -8,10 +8,9 @@ and sm_120).
 
 from __future__ import annotations
 
-from numba import njit
-
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Column, MmaDtype
 from fa4verify.ptx.product import code_bytes, load_accumulators, stage_fragments, store_accumulators
 from fa4verify.ptx.raw import address_of, load_i32, load_u32, store_u32
@@ -25,7 +24,7 @@ _SLOT = 128
 _SM89_K_STEP = 16  # of fp8; sm_90's wgmma and sm_100's tcgen05 have 32
 
 
-@njit(cache=True)
+@inner
 def _product(units, stage, registers, pool, dtype, step):  # type: ignore[no-untyped-def]
     """Do the multiply; registers, pool: addresses of the warp's first slot and of the instruction's pool entries."""
     stage_fragments(stage, registers, pool + 16)
@@ -44,7 +43,7 @@ def _product(units, stage, registers, pool, dtype, step):  # type: ignore[no-unt
     store_accumulators(stage, registers, pool, False)
 
 
-@njit(cache=True)
+@inner
 def mma_sync(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """D = A . B + C; `mask` is the active lanes, which must be all. Pool: 4 D, 4 A, 2 B, 4 C slots."""
     if mask != _ALL:

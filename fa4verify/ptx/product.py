@@ -15,6 +15,7 @@ from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.arithmetic.mma_panel import Operands, accumulate_at
 from fa4verify.arithmetic.operands import decode_right, prepare_left
 from fa4verify.ptx.fragments import rows_of_slots, slots_of_rows
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import MmaDtype
 from fa4verify.ptx.raw import copy_bytes, load_i32, load_i64, load_u64, store_i64, store_u64
 from fa4verify.ptx.stage import (
@@ -94,7 +95,7 @@ def multiply(stage, panel, rows, dtype, step):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def clear_last_panel(stage, columns):  # type: ignore[no-untyped-def]
     """Zero the words of the panel that `columns` columns fill in part; before they are gathered."""
     if columns % LANES:
@@ -103,7 +104,7 @@ def clear_last_panel(stage, columns):  # type: ignore[no-untyped-def]
             store_u64(panel + i, 0)
 
 
-@njit(cache=True)
+@inner
 def stage_fragments(stage, registers, pool):  # type: ignore[no-untyped-def]
     """Gather A's codes from the slots of 4 pool entries: rows l >> 2 and, of the second and fourth, 8 further.
 
@@ -116,7 +117,7 @@ def stage_fragments(stage, registers, pool):  # type: ignore[no-untyped-def]
             copy_bytes(to + row * ROW_BYTES, slot + 16 * row, 16)
 
 
-@njit(cache=True)
+@inner
 def load_accumulators(stage, registers, pool, full):  # type: ignore[no-untyped-def]
     """Fill the accumulators (16, LANES) from the slots of a panel's 8 pool entries, or of 4 and zeros."""
     for half in range(2):
@@ -129,7 +130,7 @@ def load_accumulators(stage, registers, pool, full):  # type: ignore[no-untyped-
         rows_of_slots(a, b, c, d, stage + ACCUMULATORS + half * 8 * _ROW)
 
 
-@njit(cache=True)
+@inner
 def store_accumulators(stage, registers, pool, full):  # type: ignore[no-untyped-def]
     """Write the accumulators back to where `load_accumulators` reads."""
     for half in range(2):
@@ -142,14 +143,14 @@ def store_accumulators(stage, registers, pool, full):  # type: ignore[no-untyped
         slots_of_rows(a, b, c, d, stage + ACCUMULATORS + half * 8 * _ROW)
 
 
-@njit(cache=True)
+@inner
 def clear_accumulators(stage, rows):  # type: ignore[no-untyped-def]
     """Zero the accumulators (rows, LANES)."""
     for i in range(0, rows * _ROW, 8):
         store_u64(stage + ACCUMULATORS + i, 0)
 
 
-@njit(cache=True)
+@inner
 def negate_rows(stage, rows, dtype):  # type: ignore[no-untyped-def]
     """Flip the sign of every code of A."""
     signs = 0x8000800080008000 if code_bytes(dtype) == 2 else 0x8080808080808080

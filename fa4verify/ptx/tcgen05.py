@@ -15,15 +15,14 @@ A TMEM address is lane << 16 | column.
 
 from __future__ import annotations
 
-from numba import njit
-
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import TC_A_IN_TMEM, Column, Pending
 from fa4verify.ptx.registers import value32, value64
 from fa4verify.ptx.state import Fault
 
 
-@njit(cache=True)
+@inner
 def issue_tc_mma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read addresses, descriptors and whether to accumulate, of one lane."""
     code = state.code[row]
@@ -42,7 +41,7 @@ def issue_tc_mma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_tc_cp(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the address and the descriptor, of one lane."""
     code = state.code[row]
@@ -51,7 +50,7 @@ def issue_tc_cp(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_tc_commit(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the mbarrier's address and the mask, of one lane."""
     code = state.code[row]
@@ -62,7 +61,7 @@ def issue_tc_commit(state, r, w, row, lane, entry):  # type: ignore[no-untyped-d
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_tc_ld(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the address, the same in every lane; also of TC_ST."""
     code = state.code[row]
@@ -70,43 +69,43 @@ def issue_tc_ld(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def perform_tc_mma(state, r, entry):  # type: ignore[no-untyped-def]
     """D = A . B + (D where X4 is set), of one CTA or a pair."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, entry[Pending.WARP], entry[Pending.ROW], -1, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def perform_tc_cp(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy from shared memory to TMEM."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, entry[Pending.WARP], entry[Pending.ROW], -1, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def perform_tc_commit(state, r, entry):  # type: ignore[no-untyped-def]
     """Arrive once at the mbarrier, or at the one of the same address in every CTA of the mask."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, entry[Pending.WARP], entry[Pending.ROW], -1, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def perform_tc_ld(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy TMEM to registers."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, entry[Pending.WARP], entry[Pending.ROW], -1, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def perform_tc_st(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy registers to TMEM."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, entry[Pending.WARP], entry[Pending.ROW], -1, 0, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def tc_alloc(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Allocate columns, write the address to shared memory; fault where none are free (hardware would wait)."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, w, row, -1, mask, 0, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def tc_dealloc(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Free columns."""
     return raise_(state, Fault.UNKNOWN_OPERATION, r, w, row, -1, mask, 0, 0, 0)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from numba import njit
 
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.raw import load_i64, load_u8, load_u32
 
 MAX_RANK = 5
@@ -62,9 +63,8 @@ def encode(tensor: TensorMap) -> bytes:
     box = [size - 1 for size in tensor.box] + [0] * (MAX_RANK - rank)
     flags = _MARK | (rank - 1) << 4 | ELEMENT_TYPES[tensor.element] << 7 | tensor.swizzle << 13
     high = sum(stride >> 32 << 4 * i for i, stride in enumerate(strides))
-    words = [
-        flags, *(stride & 0xFFFFFFFF for stride in strides), high, *sizes, box[0] << 24, sum(b << 8 * i for i, b in enumerate(box[1:])),
-    ]  # fmt: skip
+    words = [flags, *(stride & 0xFFFFFFFF for stride in strides), high, *sizes, box[0] << 24]
+    words.append(sum(b << 8 * i for i, b in enumerate(box[1:])))
     return struct.pack("<Q13I", tensor.address, *words).ljust(MAP_BYTES, b"\0")
 
 
@@ -81,7 +81,7 @@ class Box(NamedTuple):
     box: tuple[int, int, int, int, int]
 
 
-@njit(cache=True)
+@inner
 def _stride(at, i):  # type: ignore[no-untyped-def]
     high = (load_u32(at + 28) >> (4 * i)) & 15
     return (int(load_u32(at + 12 + 4 * i)) | (int(high) << 32)) << 4

@@ -13,11 +13,11 @@ The map is read when the copy is performed. A mask's CTAs all receive the whole 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.bounds import global_at, parameter_at
 from fa4verify.ptx.boxes import ADD, LOAD, OK, OUTSIDE_GLOBAL, OUTSIDE_SHARED, STORE
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.mbarrier import complete_tx
 from fa4verify.ptx.operations import RANK_SHIFT, Atomic, Column, Pending
 from fa4verify.ptx.raw import address_of, load_i64
@@ -30,7 +30,7 @@ from fa4verify.ptx.units import copy_box
 _OFFSET = (1 << RANK_SHIFT) - 1
 
 
-@njit(cache=True)
+@inner
 def _issue(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     code = state.code[row]
     entry[Pending.X0] = value32(state, r, w, code[Column.D], lane) + code[Column.IMM]
@@ -41,7 +41,7 @@ def _issue(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
         entry[Pending.X3 + i] = 0
 
 
-@njit(cache=True)
+@inner
 def issue_tensor_load(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read addresses, coordinates and the multicast mask."""
     _issue(state, r, w, row, lane, entry)
@@ -53,14 +53,14 @@ def issue_tensor_load(state, r, w, row, lane, entry):  # type: ignore[no-untyped
     return 0
 
 
-@njit(cache=True)
+@inner
 def issue_tensor_store(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read addresses and coordinates; also of TENSOR_REDUCE."""
     _issue(state, r, w, row, lane, entry)
     return 0
 
 
-@njit(cache=True)
+@inner
 def _box(state, r, entry, target, direction):  # type: ignore[no-untyped-def]
     """Copy one box to or from the shared memory of resident CTA `target`; its bytes at REPORT of the stage."""
     w, row = entry[Pending.WARP], entry[Pending.ROW]
@@ -88,7 +88,7 @@ def _box(state, r, entry, target, direction):  # type: ignore[no-untyped-def]
     return raise_(state, kind, r, w, row, entry[Pending.LANE], load_i64(report), load_i64(report + 8), 0, 0)
 
 
-@njit(cache=True)
+@inner
 def perform_tensor_load(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy a box to shared memory (of every CTA of the mask), zeros outside the tensor; complete_tx the box's bytes.
 
@@ -123,7 +123,7 @@ def perform_tensor_load(state, r, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def _from_shared(state, r, entry, direction):  # type: ignore[no-untyped-def]
     """Copy or add a box of this CTA's shared memory."""
     if state.ctas[r, Cta.FIRST] + (entry[Pending.X0] >> RANK_SHIFT) != r:
@@ -134,13 +134,13 @@ def _from_shared(state, r, entry, direction):  # type: ignore[no-untyped-def]
     return _box(state, r, entry, r, direction)
 
 
-@njit(cache=True)
+@inner
 def perform_tensor_store(state, r, entry):  # type: ignore[no-untyped-def]
     """Copy a box from shared memory; what lies outside the tensor is dropped."""
     return _from_shared(state, r, entry, STORE)
 
 
-@njit(cache=True)
+@inner
 def perform_tensor_reduce(state, r, entry):  # type: ignore[no-untyped-def]
     """Combine a box in shared memory with the tensor, element by element; fp32 sums only."""
     if state.code[entry[Pending.ROW], Column.G] != Atomic.ADD_F32:

@@ -7,11 +7,10 @@ return 0 or a fault. X0 descriptor of A (0 where A is in registers), X1 descript
 
 from __future__ import annotations
 
-from numba import njit
-
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.ptx.descriptors import wgmma_matrix
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import (
     WGMMA_NEGATE_A,
     WGMMA_NEGATE_B,
@@ -38,7 +37,7 @@ from fa4verify.ptx.units import gather_left, gather_right, multiply, prepare_col
 _ROWS = 16  # of a warp
 
 
-@njit(cache=True)
+@inner
 def issue_wgmma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read what the whole warp shares; `lane` is any of its lanes, the caller has checked that none is missing."""
     code = state.code[row]
@@ -53,7 +52,7 @@ def issue_wgmma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def _product(  # type: ignore[no-untyped-def]
     units, stage, shared, size, registers, pool, w, a, b, accumulate, flags, columns, step
 ):
@@ -99,7 +98,7 @@ def _product(  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True)
+@inner
 def perform_wgmma(state, r, entry):  # type: ignore[no-untyped-def]
     """D = A . B + (D where scale-d is set), for the 16 rows of the warp."""
     w, row = entry[Pending.WARP], entry[Pending.ROW]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
+from fa4verify.ptx.handle import machine_at, pack
 from fa4verify.ptx.operations import COLUMNS, PENDING, Column, MmaDtype, Pending
 from fa4verify.ptx.stage import new_stage, tensor_core_steps
 from fa4verify.ptx.state import FAULT_FIELDS, POISON_BYTE, POISON_REGISTER, Cta, State, Warp
@@ -84,3 +86,17 @@ def set64(state, r, w, slot, values):
 
 
 FORMAT_NAME = {MmaDtype.BF16: "bf16", MmaDtype.F16: "fp16", MmaDtype.E4M3: "e4m3", MmaDtype.E5M2: "e5m2"}
+
+
+def caller(function, arguments):
+    """Make a function of the machine callable from Python: (state, `arguments` more).
+
+    The package's inner functions have no wrapper for Python.
+    """
+    if arguments == 2:
+        run = njit(lambda address, a, b: function(machine_at(address), a, b))
+    elif arguments == 4:
+        run = njit(lambda address, a, b, c, d: function(machine_at(address), a, b, c, d))
+    else:
+        run = njit(lambda address, a, b, c, d, e: function(machine_at(address), a, b, c, d, e))
+    return lambda state, *passed: run(pack(state).ctypes.data, *passed)

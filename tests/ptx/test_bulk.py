@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fa4verify.ptx import bulk as unit
 from fa4verify.ptx import mbarrier
-from fa4verify.ptx.bulk import (
-    issue_bulk_load,
-    issue_bulk_shared,
-    issue_bulk_store,
-    issue_cp_async,
-    perform_bulk_load,
-    perform_bulk_reduce,
-    perform_bulk_shared,
-    perform_bulk_store,
-    perform_cp_async,
-)
 from fa4verify.ptx.operations import Atomic, Pending
 from fa4verify.ptx.state import Fault
-from tests.ptx.machine import aligned, entry, machine, set64, set_code
+from tests.ptx.machine import aligned, caller, entry, machine, set64, set_code
+
+issue_bulk_load = caller(unit.issue_bulk_load, 5)
+issue_bulk_shared = caller(unit.issue_bulk_shared, 5)
+issue_bulk_store = caller(unit.issue_bulk_store, 5)
+issue_cp_async = caller(unit.issue_cp_async, 5)
+perform_bulk_load = caller(unit.perform_bulk_load, 2)
+perform_bulk_reduce = caller(unit.perform_bulk_reduce, 2)
+perform_bulk_shared = caller(unit.perform_bulk_shared, 2)
+perform_bulk_store = caller(unit.perform_bulk_store, 2)
+perform_cp_async = caller(unit.perform_cp_async, 2)
 
 BARRIER, PLACE, SIZE = 64, 2048, 96
 D, A, B, C = 0, 2, 4, 5

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fa4verify.ptx.matrix import ldmatrix, stmatrix
+from fa4verify.ptx import matrix as unit
 from fa4verify.ptx.state import Fault, FaultField
-from tests.ptx.machine import machine, set_code
+from tests.ptx.machine import caller, machine, set_code
+
+ldmatrix = caller(unit.ldmatrix, 4)
+stmatrix = caller(unit.stmatrix, 4)
 
 ALL = 0xFFFFFFFF
 A = 0
@@ -68,17 +71,17 @@ def test_store(count, transposed):
     assert np.array_equal(state.shared, expected)
 
 
-@pytest.mark.parametrize("unit", [ldmatrix, stmatrix])
-def test_faults(unit):
+@pytest.mark.parametrize("function", [ldmatrix, stmatrix])
+def test_faults(function):
     state = machine(slots=16)
     scattered(state, 4)
     set_code(state, 0, A=A, IMM=16, E=3, F=4, B=0)
-    assert unit(state, 0, 1, 0, ALL >> 1) == Fault.DIVERGENT
+    assert function(state, 0, 1, 0, ALL >> 1) == Fault.DIVERGENT
     state.fault[:] = 0
     state.registers[0, 1, A, 21] += 8
-    assert unit(state, 0, 1, 0, ALL) == Fault.MISALIGNED
+    assert function(state, 0, 1, 0, ALL) == Fault.MISALIGNED
     assert state.fault[FaultField.LANE] == 21
     state.fault[:] = 0
     state.registers[0, 1, A, 20] = 65536 - 16
-    assert unit(state, 0, 1, 0, ALL) == Fault.SHARED_BOUNDS
+    assert function(state, 0, 1, 0, ALL) == Fault.SHARED_BOUNDS
     assert state.fault[FaultField.X0] == 65536

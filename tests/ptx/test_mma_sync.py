@@ -9,11 +9,13 @@ import pytest
 
 from fa4verify.arithmetic.formats import FORMATS, decode, encode
 from fa4verify.arithmetic.mma import matmul
-from fa4verify.ptx.mma_sync import mma_sync
+from fa4verify.ptx import mma_sync as unit
 from fa4verify.ptx.operations import MmaDtype
 from fa4verify.ptx.state import Fault
 from tests.ptx.layouts import a_fragment, b_fragment, d_fragment
-from tests.ptx.machine import FORMAT_NAME, machine, set_code
+from tests.ptx.machine import FORMAT_NAME, caller, machine, set_code
+
+mma_sync = caller(unit.mma_sync, 4)
 
 ALL = 0xFFFFFFFF
 D, A, B, C = 0, 4, 8, 12

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from fa4verify.ptx import mbarrier
+from fa4verify.ptx import tma as unit
 from fa4verify.ptx.operations import PARAMETER_BASE, Atomic, Column
 from fa4verify.ptx.state import Fault, FaultField
 from fa4verify.ptx.tensor_map import TensorMap, encode
-from fa4verify.ptx.tma import (
-    issue_tensor_load,
-    issue_tensor_store,
-    perform_tensor_load,
-    perform_tensor_reduce,
-    perform_tensor_store,
-)
-from tests.ptx.machine import entry, machine, set64, set_code
+from tests.ptx.machine import caller, entry, machine, set64, set_code
+
+issue_tensor_load = caller(unit.issue_tensor_load, 5)
+issue_tensor_store = caller(unit.issue_tensor_store, 5)
+perform_tensor_load = caller(unit.perform_tensor_load, 2)
+perform_tensor_reduce = caller(unit.perform_tensor_reduce, 2)
+perform_tensor_store = caller(unit.perform_tensor_store, 2)
 
 KIND = {"u8": np.uint8, "bf16": np.uint16, "f32": np.float32, "u64": np.uint64}
 BARRIER, PLACE = 64, 2048

@@ -9,6 +9,7 @@ import pytest
 
 from fa4verify.arithmetic.formats import FORMATS, decode, encode
 from fa4verify.arithmetic.mma import matmul
+from fa4verify.ptx import wgmma as unit
 from fa4verify.ptx.operations import (
     WGMMA_A_SHARED,
     WGMMA_NEGATE_A,
@@ -19,9 +20,11 @@ from fa4verify.ptx.operations import (
     Pending,
 )
 from fa4verify.ptx.state import Fault, FaultField
-from fa4verify.ptx.wgmma import issue_wgmma, perform_wgmma
 from tests.ptx.layouts import a_fragment, d_fragment, k_major, mn_major, wgmma_descriptor
-from tests.ptx.machine import FORMAT_NAME, entry, machine, set64, set_code
+from tests.ptx.machine import FORMAT_NAME, caller, entry, machine, set64, set_code
+
+issue_wgmma = caller(unit.issue_wgmma, 5)
+perform_wgmma = caller(unit.perform_wgmma, 2)
 
 A_SLOT, B_SLOT, PREDICATE = 240, 242, 3
 
