@@ -236,7 +236,8 @@ def _launch(config: int, kernel: int, arguments: int) -> None:
 
 def _raised_error(*_: Any) -> int:
     """Tell TVM-FFI that the host function failed (it would crash on -1 alone); `run` raises what really happened."""
-    _tvm_library().TVMFFIErrorSetRaisedFromCStr(b"RuntimeError", b"the stand-in for the CUDA runtime reported a failure")
+    message = b"a launch failed in the stand-in for the CUDA runtime"
+    _tvm_library().TVMFFIErrorSetRaisedFromCStr(b"RuntimeError", message)
     return -1
 
 
