@@ -41,13 +41,12 @@ from fa4verify.ptx.tcgen05 import (
     issue_tc_commit,
     issue_tc_cp,
     issue_tc_ld,
-    issue_tc_mma,
     perform_tc_commit,
     perform_tc_cp,
     perform_tc_ld,
-    perform_tc_mma,
     perform_tc_st,
 )
+from fa4verify.ptx.tcgen05_mma import issue_tc_mma, perform_tc_mma
 from fa4verify.ptx.tma import (
     issue_tensor_load,
     issue_tensor_store,
