@@ -1,7 +1,7 @@
 """Compiled code never outlives its source.
 
-Contract: `discard_stale` deletes numba's cache files below a package when any of its sources changed since they were
-written. Needed because numba keys its cache by the file of the cached function alone: an edit of a function that was
+Contract: `discard_stale` deletes numba's cache files below a package when any of its sources, or of the floor's that
+they call, changed since they were written. Needed because numba keys its cache by the file of the cached function alone: an edit of a function that was
 inlined from another file would leave the old machine code running, and a verifier would pass what it no longer says.
 Not covered: a cache folder of the user's own (NUMBA_CACHE_DIR), which only its owner may empty.
 """
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 STAMP = "numba-sources.sha256"
 
 
-def discard_stale(package: Path) -> bool:
+def discard_stale(package: Path, floor: Path | None = None) -> bool:
     """Delete the `.nbi` and `.nbc` files below `package` unless its sources are those they were compiled from.
+
+    Parameters
+    ----------
+    package
+        Folder whose compiled code is looked at.
+    floor
+        Another folder, whose compiled functions those of `package` call.
 
     Returns
     -------
@@ -28,8 +35,9 @@ def discard_stale(package: Path) -> bool:
         in the user's folder, keyed by the installed file's path and time.
     """
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        digest.update(source.relative_to(package).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    for folder in (package, floor) if floor and floor != package else (package,):
+        for source in sorted(folder.rglob("*.py")):
+            digest.update(source.relative_to(folder).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     stamp = package / "__pycache__" / STAMP
     with contextlib.suppress(OSError):
         if stamp.exists() and stamp.read_text() == digest.hexdigest():

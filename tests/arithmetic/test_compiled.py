@@ -31,6 +31,19 @@ def test_a_new_and_a_renamed_source_discard(tmp_path):
     assert discard_stale(tmp_path)
 
 
+def test_an_edit_of_the_floor_discards_and_one_of_a_neighbour_does_not(tmp_path):
+    floor, room, neighbour = (tmp_path / name for name in ("floor", "room", "neighbour"))
+    for folder in (floor, room, neighbour):
+        folder.mkdir()
+        (folder / "a.py").write_text("x = 1\n")
+    discard_stale(room, floor)
+    (neighbour / "a.py").write_text("x = 2\n")
+    assert not discard_stale(room, floor)
+    (floor / "a.py").write_text("x = 2\n")
+    assert discard_stale(room, floor)
+    assert not discard_stale(room, floor)
+
+
 def test_the_fault_it_guards_against_is_real_and_gone(tmp_path):
     """An edited inlined function: numba alone returns the old value, with the guard the new one."""
     (tmp_path / "outer.py").write_text(OUTER)
