@@ -27,10 +27,8 @@ from fa4verify.ptx.units import gather_left, gather_right, multiply, prepare_col
 
 _ROW = 4 * LANES  # bytes of a row of accumulators
 _LINE = 4 * 512  # bytes of a lane of TMEM
-_ZEROS = (
-    0xE080006F  # bits of the instruction descriptor: sparsity, saturation, reserved, shift; D's format is bits 4, 5
-)
-_FORMATS = 16  # D in fp32, as bits 4, 5
+_FIXED = 0xE080007F  # bits of the instruction descriptor: sparsity, saturation, D's format, reserved, shift
+_FP32 = 1 << 4  # D in fp32, all else off
 
 
 @inner
