@@ -14,6 +14,7 @@ Source: flash-attn-4 4.0.0b36, `interface._flash_attn_fwd`, `_flash_attn_bwd`.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -23,13 +24,23 @@ from fa4verify.kernels.shipped.target import TARGETS, Target
 from fa4verify.vocabulary import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
 
     from fa4verify.kernels.shipped.execution import Execution
 
 _Window = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class How:
+    """What is not FA4's business: the GPU's SM count, FA4's switch for pairs of CTAs, the order of threads."""
+
+    sm_count: int | None = None
+    disable_2cta: bool = False
+    schedule: str | None = None
+    schedule_seed: int = 0
 
 
 class ShippedFa4:
@@ -101,7 +112,7 @@ class ShippedFa4:
             ),
             **dict(zip(("q_descale", "k_descale", "v_descale"), descales or (), strict=False)),
         }
-        how = _How(sm_count, disable_2cta, schedule, schedule_seed)
+        how = How(sm_count, disable_2cta, schedule, schedule_seed)
         (o, lse, *_), execution = self._call("_flash_attn_fwd", (q, k, v), options, how)
         return Output(o=o, lse=lse, provenance=self._provenance("forward", execution))
 
@@ -163,31 +174,42 @@ class ShippedFa4:
         }
         if seed is not None and schedule is None:
             schedule, schedule_seed = "random", seed
-        how = _How(sm_count, disable_2cta, schedule, schedule_seed)
+        how = How(sm_count, disable_2cta, schedule, schedule_seed)
         gradients, execution = self._call("_flash_attn_bwd", (q, k, v, o, dout, lse), options, how)
         dq, dk, dv, *dsink = gradients
         provenance = self._provenance("backward", execution)
         return Output(dq=dq, dk=dk, dv=dv, dsink=dsink[0] if dsink else None, provenance=provenance)
 
     def _call(
-        self, function: str, tensors: tuple[torch.Tensor, ...], options: dict[str, Any], how: _How
+        self, function: str, tensors: tuple[torch.Tensor, ...], options: dict[str, Any], how: How
     ) -> tuple[Any, Execution]:
-        """Call a function of FA4's interface for the target; everything heavy is imported here."""
+        """Call a function of FA4's interface for the target."""
+        with self.interface(how) as (fa4, execution):
+            from fa4verify.kernels.shipped.device_tensors import on_device, on_host
+
+            found = getattr(fa4, function)(*on_device(tensors), **{name: on_device(x) for name, x in options.items()})
+        return on_host(found), execution
+
+    @contextmanager
+    def interface(self, how: How | None = None) -> Iterator[tuple[Any, Execution]]:
+        """Yield `flash_attn.cute.interface`, set for the target, and the list of what is executed inside.
+
+        All of FA4's public functions work there on tensors of `device_tensors.on_device`, autograd included.
+        """
         from fa4verify.kernels.shipped import execution as executions
-        from fa4verify.kernels.shipped.device_tensors import on_device, on_host
         from fa4verify.kernels.shipped.host import interface
         from fa4verify.kernels.shipped.refusals import refusals
 
-        target = self._target if how.sm_count is None else replace(self._target, sm_count=how.sm_count)
-        execution = executions.scheduled(how.schedule, how.schedule_seed)
+        chosen = how or How()
+        target = self._target if chosen.sm_count is None else replace(self._target, sm_count=chosen.sm_count)
+        execution = executions.scheduled(chosen.schedule, chosen.schedule_seed)
         caches = partial(self._cache, target=target)
         with (
-            interface(target, caches, disable_2cta=how.disable_2cta) as fa4,
+            interface(target, caches, disable_2cta=chosen.disable_2cta) as fa4,
             executions.running(execution),
             refusals(target.compiled_for),
         ):
-            found = getattr(fa4, function)(*on_device(tensors), **{name: on_device(x) for name, x in options.items()})
-        return on_host(found), execution
+            yield fa4, execution
 
     def _cache(self, name: str, target: Target) -> Any:
         from fa4verify.kernels.shipped.compiler import KernelCache, cache_folder
@@ -206,16 +228,6 @@ class ShippedFa4:
             "compiler": f"nvidia-cutlass-dsl {versions['nvidia-cutlass-dsl']}",
             "launches": " ".join("x".join(map(str, launch.grid)) for launch in execution.launches) or "none",
         }
-
-
-@dataclass(frozen=True)
-class _How:
-    """What is not FA4's business: the GPU and the order in which its threads run."""
-
-    sm_count: int | None
-    disable_2cta: bool
-    schedule: str | None
-    schedule_seed: int
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.kernels.interface import Unsupported
 from fa4verify.kernels.shipped import runtime
 from fa4verify.kernels.shipped.device_tensors import exported, extents
 
@@ -115,6 +116,11 @@ def _run(
         raise runtime.RuntimeMismatch(
             f"{launch.kernel} launched with blocks of {launch.block} in clusters of {launch.cluster}; expected "
             f"({kernel.threads}, 1, 1) and one dimension"
+        )
+    if launch.shared_bytes > target.shared_bytes:
+        raise Unsupported(
+            f"{target.compiled_for} refuses the launch: {launch.shared_bytes} bytes of dynamic shared memory a block, "
+            f"at most {target.shared_bytes}"
         )
     settings = {
         name: value
