@@ -4,11 +4,13 @@ PTX lets an assembler contract `mul` and `add` or `sub` that name no rounding; w
 -fmad=true) is no part of PTX, so the rule here was found by experiment: the SASS of hand-written programs and of FA4's
 kernels (ptxas 13.4, November 2026; tests/ptx/contraction_cases.py holds the programs and what became of them).
 
-Contract: a product may be fused if it is not guarded and every one of its uses is a sum that takes it once, wherever in
-the program. Sums are visited block by block, what falls through before what is branched to. Of a sum of two products
-that may be fused, the one with fewer uses is, the left one of a tie; the other becomes the addend, which is a use that
-cannot be fused, so that its later sums stay sums. A product is duplicated into all of its sums; it stays only where it
-is an addend as well. Results: `fma.rn`, `fms.rn` (a * b - c), `fnma.rn` (c - a * b), of f32 and f32x2.
+Contract: a product may be fused if it is not guarded and each of its uses is a sum that takes it once: a sum of its own
+block, or of any other where a factor is an immediate or a kernel parameter (ptxas does not keep two factors alive from
+block to block in place of one product). Sums are visited block by block, what falls through before what is branched
+to. Of a sum of two products that may be fused, the one with fewer uses is, the left one of a tie; the other becomes the
+addend, which is a use that cannot be fused, so that its later sums stay sums. A product is duplicated into all of its
+sums; it stays only where it is an addend as well. Results: `fma.rn`, `fms.rn` (a * b - c), `fnma.rn` (c - a * b), of
+f32 and f32x2.
 
 Where it would be wrong: a product that reaches a sum through `neg` or a pair of `mov.b64 {..}` that undo each other
 (ptxas looks through both; FA4's kernels have neither); two products of the same operands (ptxas makes them one first).
@@ -84,23 +86,39 @@ class _Contraction:
 
     def _enter(self, index: int, kind: str) -> None:
         """Find the uses of a product; whatever it is not alone to define there blocks it."""
-        value = self.program.instructions[index].column(Column.D)
+        of = self.program.instructions[index]
+        value = of.column(Column.D)
         alone = len(self.flow.definitions[value]) == 1
+        travels = any(self._is_fixed(of.column(factor)) for factor in (Column.A, Column.B))
         product = _Product(index, kind, 0, set())
         for use in self.flow.uses.get(value, ()):
-            reaching = frozenset((index,)) if alone else self.flow.reaching(use, value)
+            reaching = {index} if alone else self.flow.reaching(use, value) - {-1}
             if index not in reaching or use not in self.flow.live:
                 continue
             one = self.program.instructions[use]
             product.uses += 1
-            if reaching != {index} or not self._is_sum(one, kind) or one.column(Column.A) == one.column(Column.B):
+            near = travels or self.flow.block_of[use] == self.flow.block_of[index]
+            twice = one.column(Column.A) == one.column(Column.B)
+            if near and reaching == {index} and self._is_sum(one, kind) and not twice:
+                product.sums.add(use)
+                self.operand[use, value] = index
+            else:
                 product.blocked = True
                 if one.opcode == "neg.f32" and kind == "f32":
                     self._refuse_negation(use)
-                continue
-            product.sums.add(use)
-            self.operand[use, value] = index
         self.products[index] = product
+
+    def _is_fixed(self, slot: int) -> bool:
+        """Whether `slot` holds an immediate or a kernel parameter, moved, negated or paired with another."""
+        if slot in self.program.constants:
+            return True
+        definitions = self.flow.definitions.get(slot, ())
+        if len(definitions) != 1:
+            return False
+        one = self.program.instructions[definitions[0]]
+        if one.opcode.startswith("ld.param"):
+            return one.column(Column.A) < 0
+        return one.opcode.startswith(("mov.b", "mov.f", "neg.f")) and all(map(self._is_fixed, one.reads))
 
     @staticmethod
     def _is_sum(one: Instruction, kind: str) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 P = "mul.f32 %r5, %r1, 0f40400000; "
 Q = "mul.f32 %r6, %r2, 0f40A00000; "
 R = "mul.f32 %r7, %r3, 0f40E00000; "
+LOAD = "ld.global.b32 %r7, [%rd1+128]; "
+FRESH = LOAD + "ld.global.b32 %r8, [%rd1+256]; mul.f32 %r6, %r7, %r8; "
 # A block that ptxas does not merge with its neighbours.
 ELSE, OTHER, END = (
     "@%p1 bra L; bar.sync 0; ",
@@ -25,7 +27,7 @@ COUNTER = "add.s32 %r20, %r20, 1; mul.lo.s32 %r21, %r20, %r20; setp.lt.s32 %p2, 
 
 @dataclass(frozen=True)
 class Case:
-    """Statements on inputs %r1 ... %r4 and outputs %r10 ... %r13, and the multipliers of what they become."""
+    """Statements on inputs %r1 ... %r4, outputs %r10 ... %r13; multipliers of what they become, 0 for no literal."""
 
     body: str
     fused: tuple[int, ...]
@@ -121,6 +123,44 @@ CASES = {
         (),
         (3, 5),
         1,
+    ),
+    "on one of two paths": Case(
+        ONLY + "mul.f32 %r8, %r1, 0f40400000; bar.sync 0; M: add.f32 %r10, %r8, %r3;", (3,)
+    ),
+    "fresh factors": Case(FRESH + "bar.sync 0; add.f32 %r10, %r6, %r3;", (0,)),
+    "fresh factors, the sum in another block": Case(FRESH + ONLY + "add.f32 %r10, %r6, %r3;" + STORED, (), (0,), 1),
+    "fresh factors, a sum here and one there": Case(
+        FRESH + "add.f32 %r11, %r6, %r2; " + ONLY + "add.f32 %r10, %r6, %r3;" + STORED, (), (0,), 2
+    ),
+    "fresh factors on one of two paths": Case(
+        ONLY + FRESH + "bar.sync 0; M: add.f32 %r10, %r6, %r3;", (), (0,), 1
+    ),
+    "a fresh factor squared": Case(
+        LOAD + "mul.f32 %r6, %r7, %r7; " + ONLY + "add.f32 %r10, %r6, %r3;" + STORED, (), (0,), 1
+    ),
+    "a fresh factor and an immediate": Case(
+        LOAD + "mul.f32 %r6, %r7, 0f40400000; " + ONLY + "add.f32 %r10, %r6, %r3;" + STORED, (3,)
+    ),
+    "a fresh factor and a parameter": Case(
+        LOAD + "mul.f32 %r6, %r7, %r4; " + ONLY + "add.f32 %r10, %r6, %r3;" + STORED, (0,)
+    ),
+    "a fresh factor and a parameter, negated": Case(
+        LOAD + "neg.f32 %r8, %r4; mul.f32 %r6, %r7, %r8; "
+        + ONLY + "add.f32 %r10, %r6, %r3;" + STORED,
+        (0,),
+    ),
+    "a fresh factor and a number from a parameter": Case(
+        LOAD + "ex2.approx.ftz.f32 %r8, %r4; mul.f32 %r6, %r7, %r8; "
+        + ONLY + "add.f32 %r10, %r6, %r3;" + STORED,
+        (),
+        (0,),
+        1,
+    ),
+    "fresh factors out of a loop": Case(
+        FRESH + "mov.b32 %r20, 0; L: add.f32 %r10, %r6, %r10; st.global.b32 [%rd1+64], %r10; " + COUNTER, (), (0,), 1
+    ),
+    "fresh factors over a block that becomes a guard": Case(
+        FRESH + "@%p1 bra M; mul.f32 %r4, %r4, 0f40400000; M: add.f32 %r10, %r6, %r4;", (), (0, 3), 1
     ),
     "a register used again": Case(
         P + "add.f32 %r10, %r5, %r3; mul.f32 %r5, %r2, 0f40A00000; add.f32 %r11, %r5, %r4;", (3, 5)
