@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of, float_of
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Atomic
 
 _ORDER = "seq_cst"
@@ -80,7 +81,7 @@ SUPPORTED = frozenset((ADD_U32, ADD_S32, ADD_F32, ADD_U64, MIN_S32, MAX_S32, MIN
                        EXCH_B32, CAS_B32, INC_U32, ADD_F64, EXCH_B64, CAS_B64))  # fmt: skip
 
 
-@njit(cache=True)
+@inner
 def _add_f32(address, value):  # type: ignore[no-untyped-def]
     zero = np.float32(0.0)
     expected = np.uint32(_add32(address, 0))
@@ -93,7 +94,7 @@ def _add_f32(address, value):  # type: ignore[no-untyped-def]
         expected = seen
 
 
-@njit(cache=True)
+@inner
 def _add_f64(address, value):  # type: ignore[no-untyped-def]
     expected = np.int64(add64(address, 0))
     while True:
@@ -104,7 +105,7 @@ def _add_f64(address, value):  # type: ignore[no-untyped-def]
         expected = seen
 
 
-@njit(cache=True)
+@inner
 def _increase(address, limit):  # type: ignore[no-untyped-def]
     expected = np.uint32(_add32(address, 0))
     while True:
@@ -115,7 +116,7 @@ def _increase(address, limit):  # type: ignore[no-untyped-def]
         expected = seen
 
 
-@njit(cache=True)
+@inner
 def update(operation, address, value, second):  # type: ignore[no-untyped-def]
     """Apply an `Atomic` to memory and return the bits that were there; `value` and `second` are bits as int64.
 

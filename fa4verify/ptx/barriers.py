@@ -13,11 +13,12 @@ for; "barrier.cluster": all threads that have not ended.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.ptx import mbarrier
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.mbarrier import arrive, complete_tx
 from fa4verify.ptx.operations import Column, Op
@@ -42,7 +43,7 @@ _AT_NAMED, _AT_MBARRIER, _AT_CLUSTER = int(Waiting.NAMED_BARRIER), int(Waiting.M
 _ARRIVED, _ROUND, _EXPECTED = 0, 1, 2  # columns of state.barriers
 
 
-@njit(cache=True)
+@inner
 def _complete(state, r, barrier):  # type: ignore[no-untyped-def]
     """Open a named barrier where everybody has arrived."""
     entry = state.barriers[r, barrier]
@@ -53,7 +54,7 @@ def _complete(state, r, barrier):  # type: ignore[no-untyped-def]
         state.ctas[r, _PROGRESS] += 1
 
 
-@njit(cache=True)
+@inner
 def _named(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     """Arrive at a named barrier and, for sync, wait."""
     code = state.code[row]
@@ -77,7 +78,7 @@ def _named(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     return np.int64(BLOCK)
 
 
-@njit(cache=True)
+@inner
 def _complete_cluster(state, first):  # type: ignore[no-untyped-def]
     """Open the cluster's barrier where every warp that lives has arrived."""
     living = np.int64(0)
@@ -89,7 +90,7 @@ def _complete_cluster(state, first):  # type: ignore[no-untyped-def]
         state.ctas[first, _PROGRESS] += 1
 
 
-@njit(cache=True)
+@inner
 def _cluster(state, r, w, row):  # type: ignore[no-untyped-def]
     """Arrive at the cluster's barrier, or wait for the phase that the warp arrived at."""
     first = state.ctas[r, _FIRST]
@@ -108,7 +109,7 @@ def _cluster(state, r, w, row):  # type: ignore[no-untyped-def]
     return np.int64(BLOCK)
 
 
-@njit(cache=True)
+@inner
 def _locate_fault(state, r, w, row, lane, fault):  # type: ignore[no-untyped-def]
     """Say who caused a fault that an mbarrier's function has noticed."""
     if fault != 0 and state.fault[1] < 0:
@@ -116,7 +117,7 @@ def _locate_fault(state, r, w, row, lane, fault):  # type: ignore[no-untyped-def
     return fault
 
 
-@njit(cache=True)
+@inner
 def _mbarrier(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Run an operation on mbarriers for each lane."""
     code = state.code[row]
@@ -140,7 +141,7 @@ def _mbarrier(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _try_wait(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Answer whether the phase of each lane's parity is over; block where one is not."""
     code = state.code[row]
@@ -189,7 +190,7 @@ def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     return _cluster(state, r, w, row)
 
 
-@njit(cache=True)
+@inner
 def ready(state, r, w):  # type: ignore[no-untyped-def]
     """Whether what a blocked warp waits for has happened; a fault is left in `state.fault`."""
     warp = state.warps[r, w]
@@ -205,7 +206,7 @@ def ready(state, r, w):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@inner
 def ended(state, r, w):  # type: ignore[no-untyped-def]
     """Take back what a warp that has ended said of the cluster's barrier, and open what waits only for such warps."""
     first = state.ctas[r, _FIRST]

@@ -10,10 +10,11 @@ as an H200 does), "match.sync", "redux.sync".
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.ptx import atomics
 from fa4verify.ptx.handle import machine_at
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_functions import scratch
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.operations import Column, Op, Shuffle, Vote
@@ -27,7 +28,7 @@ _BALLOT, _ALL, _ANY = int(Vote.BALLOT), int(Vote.ALL), int(Vote.ANY)
 ALL_LANES = 0xFFFFFFFF
 
 
-@njit(cache=True)
+@inner
 def lowest(mask):  # type: ignore[no-untyped-def]
     """Lowest lane of a mask; 32 of none."""
     for lane in range(LANES):
@@ -36,7 +37,7 @@ def lowest(mask):  # type: ignore[no-untyped-def]
     return LANES
 
 
-@njit(cache=True)
+@inner
 def members(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Lanes that a row names: its membermask, as the lowest lane gives it."""
     if state.code[row, 0] == _SHUFFLE:
@@ -44,14 +45,14 @@ def members(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(ALL_LANES)
 
 
-@njit(cache=True)
+@inner
 def _set_predicate(state, r, w, index, word, mask):  # type: ignore[no-untyped-def]
     """Write a predicate in the lanes of a mask."""
     kept = np.int64(state.predicates[r, w, index]) & ~mask
     state.predicates[r, w, index] = (kept | (word & mask)) & ALL_LANES
 
 
-@njit(cache=True)
+@inner
 def _fill(state, r, w, slot, value, mask):  # type: ignore[no-untyped-def]
     """Write one value to a slot, in the lanes of a mask."""
     for lane in range(LANES):
@@ -59,7 +60,7 @@ def _fill(state, r, w, slot, value, mask):  # type: ignore[no-untyped-def]
             state.registers[r, w, slot, lane] = np.uint32(value & ALL_LANES)
 
 
-@njit(cache=True)
+@inner
 def _shuffle(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     code = state.code[row]
     registers = address_of(state.registers[r, w])
@@ -97,7 +98,7 @@ def _shuffle(state, r, w, row, mask):  # type: ignore[no-untyped-def]
         _set_predicate(state, r, w, code[_E], inside, mask)
 
 
-@njit(cache=True)
+@inner
 def _vote(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     code = state.code[row]
     word = np.int64(state.predicates[r, w, code[_A]])
@@ -116,7 +117,7 @@ def _vote(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     _set_predicate(state, r, w, code[_D], ALL_LANES if truth else 0, mask)
 
 
-@njit(cache=True)
+@inner
 def _match(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     code = state.code[row]
     base = address_of(state.registers[r, w]) + SLOT_BYTES * code[_A]
@@ -136,7 +137,7 @@ def _match(state, r, w, row, mask):  # type: ignore[no-untyped-def]
             state.registers[r, w, code[_D], lane] = np.uint32(answer)
 
 
-@njit(cache=True)
+@inner
 def combine(operation, a, b):  # type: ignore[no-untyped-def]
     """Combine two words by an `Atomic` on 32-bit integers; both are bits as int64."""
     if operation in (atomics.ADD_U32, atomics.ADD_S32):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -22,6 +22,7 @@ from fa4verify.arithmetic.fma import add_ftz, add_rm, add_rm_ftz, fma_ftz, mul_f
 from fa4verify.arithmetic.formats import round_bf16, round_fp16
 from fa4verify.arithmetic.mufu import ex2, lg2, rcp
 from fa4verify.arithmetic.mufu_tanh import tanh
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import I64, LANES, SLOT_BYTES, Lanes, Slots, vector
 from fa4verify.ptx.operations import Column
 from fa4verify.ptx.raw import (
@@ -123,14 +124,14 @@ scratch: Any = intrinsic(_scratch)
 merge32, merge64 = _merge(False, "merge32"), _merge(True, "merge64")
 
 
-@njit(cache=True)
+@inner
 def bf16_code(x):  # type: ignore[no-untyped-def]
     """Return the bf16 code of a float32, rounded to nearest; 0x7FFF for NaN."""
     rounded = np.uint32(bits_of(round_bf16(x)) >> np.uint32(16))
     return rounded if x == x else _CANONICAL_16
 
 
-@njit(cache=True)
+@inner
 def fp16_code(x):  # type: ignore[no-untyped-def]
     """Return the fp16 code of a float32, rounded to nearest; 0x7FFF for NaN.
 
@@ -143,7 +144,7 @@ def fp16_code(x):  # type: ignore[no-untyped-def]
     return code if x == x else _CANONICAL_16
 
 
-@njit(cache=True)
+@inner
 def ex2_keep(x):  # type: ignore[no-untyped-def]
     """Return ex2.approx.f32: subnormal results are reached by a square."""
     low = x < _LOWEST
@@ -151,7 +152,7 @@ def ex2_keep(x):  # type: ignore[no-untyped-def]
     return y * y if low else y
 
 
-@njit(cache=True)
+@inner
 def permute_bytes(a, b, selector):  # type: ignore[no-untyped-def]
     """Return prmt.b32, default mode: nibble i of the selector names byte i, its top bit spreads the sign."""
     both = np.uint64(a) | (np.uint64(b) << _SHIFT_32)
@@ -165,7 +166,7 @@ def permute_bytes(a, b, selector):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(cache=True)
+@inner
 def _logic(a, b, c, table):  # type: ignore[no-untyped-def]
     """Return lop3: bit 4 a + 2 b + c of the table, bit by bit."""
     result = np.uint32(0)
@@ -178,7 +179,7 @@ def _logic(a, b, c, table):  # type: ignore[no-untyped-def]
     return result
 
 
-@njit(cache=True)
+@inner
 def _high_product(a, b):  # type: ignore[no-untyped-def]
     """Return the upper 64 bits of an unsigned product."""
     a0, a1, b0, b1 = a & _LOW, a >> _SHIFT_32, b & _LOW, b >> _SHIFT_32
@@ -187,7 +188,7 @@ def _high_product(a, b):  # type: ignore[no-untyped-def]
     return a1 * b1 + (middle >> _SHIFT_32) + (low >> _SHIFT_32)
 
 
-@njit(cache=True)
+@inner
 def _divide(a, b, remainder):  # type: ignore[no-untyped-def]
     """Return quotient or remainder of two int64, truncated; the smallest number by -1 wraps."""
     if b == 0:
@@ -201,7 +202,7 @@ def _divide(a, b, remainder):  # type: ignore[no-untyped-def]
     return a - signed * b if remainder else signed
 
 
-@njit(cache=True)
+@inner
 def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
     """Operations on fp32 with an fp32 result."""
     if index == _EX2:
@@ -245,7 +246,7 @@ def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
         store_u32(out + 4 * i, bits_of(x) if x == x else _CANONICAL_F32)
 
 
-@njit(cache=True)
+@inner
 def _codes(index, a, b, out):  # type: ignore[no-untyped-def]
     """Conversions to 16 bits; the first operand of a pair goes to the upper half."""
     if index == _BF16:
@@ -264,7 +265,7 @@ def _codes(index, a, b, out):  # type: ignore[no-untyped-def]
             store_u32(out + 4 * i, np.uint32((high << np.uint32(16)) | low))
 
 
-@njit(cache=True)
+@inner
 def _words(index, a, b, c, fourth, i):  # type: ignore[no-untyped-def]
     """One lane of an operation on 32-bit or 16-bit integers."""
     x, y = load_u32(a + 4 * i), load_u32(b + 4 * i)
@@ -288,7 +289,7 @@ def _words(index, a, b, c, fourth, i):  # type: ignore[no-untyped-def]
     return np.uint32(p % q) if q else p
 
 
-@njit(cache=True)
+@inner
 def _longs(index, a, b, i):  # type: ignore[no-untyped-def]
     """One lane of an operation on 64-bit integers."""
     x, y = load_u64(a + 8 * i), load_u64(b + 8 * i)

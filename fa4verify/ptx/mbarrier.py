@@ -11,10 +11,9 @@ Numbers: PTX ISA, "mbarrier": counts from 1 to 2^20 - 1, transaction counts from
 
 from __future__ import annotations
 
-from numba import njit
-
 from fa4verify.ptx.bounds import shared_at
 from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.raw import load_i64, store_i64
 from fa4verify.ptx.state import Cta, Fault
 
@@ -27,7 +26,7 @@ _OVERFLOW, _UNINITIALISED = int(Fault.MBARRIER_OVERFLOW), int(Fault.MBARRIER_UNI
 _SHARED_BOUNDS, _MISALIGNED = int(Fault.SHARED_BOUNDS), int(Fault.MISALIGNED)
 
 
-@njit(cache=True)
+@inner
 def _locate(state, r, address):  # type: ignore[no-untyped-def]
     """Return where the word lies, or 0 after a fault."""
     at = shared_at(state, r, address, 8)
@@ -39,7 +38,7 @@ def _locate(state, r, address):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit(cache=True)
+@inner
 def init(state, r, address, count):  # type: ignore[no-untyped-def]
     """Start the first phase, of parity 0; `count` arrivals complete each phase."""
     at = _locate(state, r, address)
@@ -52,7 +51,7 @@ def init(state, r, address, count):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def invalidate(state, r, address):  # type: ignore[no-untyped-def]
     """End the mbarrier's life: its memory is zeros afterwards."""
     at = _locate(state, r, address)
@@ -64,7 +63,7 @@ def invalidate(state, r, address):  # type: ignore[no-untyped-def]
     return 0
 
 
-@njit(cache=True)
+@inner
 def change(state, r, address, arrivals, expected, landed):  # type: ignore[no-untyped-def]
     """Expect more bytes, take off bytes that landed and arrivals; complete the phase where nothing is missing.
 
@@ -95,19 +94,19 @@ def change(state, r, address, arrivals, expected, landed):  # type: ignore[no-un
     return 0
 
 
-@njit(cache=True)
+@inner
 def arrive(state, r, address, count):  # type: ignore[no-untyped-def]
     """Arrive `count` times."""
     return change(state, r, address, count, 0, 0)
 
 
-@njit(cache=True)
+@inner
 def complete_tx(state, r, address, size):  # type: ignore[no-untyped-def]
     """Report that `size` bytes have landed."""
     return change(state, r, address, 0, 0, size)
 
 
-@njit(cache=True)
+@inner
 def parity_of(state, r, address):  # type: ignore[no-untyped-def]
     """Return the parity of the phase under way, which ends a wait for the other one, or -1 after a fault."""
     at = _locate(state, r, address)
@@ -120,7 +119,7 @@ def parity_of(state, r, address):  # type: ignore[no-untyped-def]
     return (word >> _PARITY_SHIFT) & 1
 
 
-@njit(cache=True)
+@inner
 def describe(word):  # type: ignore[no-untyped-def]
     """Return parity, arrivals missing, arrivals a phase and bytes to come of a word; all -1 where it is none."""
     if (word >> _MARK_SHIFT) != 1:

@@ -9,12 +9,13 @@ A store of several lanes to one address leaves the highest lane's value; atomics
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.ptx.atomics import fence, update
 from fa4verify.ptx.bounds import global_at, parameter_at, shared_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.operations import LOCAL_BASE, SIGNED, Column, Op
 from fa4verify.ptx.raw import (
@@ -43,7 +44,7 @@ _PARAMETER_BOUNDS, _LOCAL_BOUNDS = int(Fault.PARAMETER_BOUNDS), int(Fault.LOCAL_
 _MISALIGNED = int(Fault.MISALIGNED)
 
 
-@njit(cache=True)
+@inner
 def _local_at(state, r, thread, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of a thread's local memory."""
     offset = address - LOCAL_BASE
@@ -52,7 +53,7 @@ def _local_at(state, r, thread, address, size):  # type: ignore[no-untyped-def]
     return address_of(state.local[r, thread]) + offset
 
 
-@njit(cache=True)
+@inner
 def _locate(state, r, w, row, lane, operation, address, size):  # type: ignore[no-untyped-def]
     """Where an access of one lane lies in this process, or 0 after a fault."""
     if address & (size - 1):
@@ -75,7 +76,7 @@ def _locate(state, r, w, row, lane, operation, address, size):  # type: ignore[n
     return at
 
 
-@njit(cache=True)
+@inner
 def _address(operation, base, lane):  # type: ignore[no-untyped-def]
     """Read a lane's address register: 32 bits for shared memory, 64 elsewhere."""
     if operation in (_LOAD_SHARED, _STORE_SHARED, _ATOMIC_SHARED):
@@ -83,7 +84,7 @@ def _address(operation, base, lane):  # type: ignore[no-untyped-def]
     return load_i64(base + 8 * lane)
 
 
-@njit(cache=True)
+@inner
 def _read(at, size, register, slot, lane):  # type: ignore[no-untyped-def]
     """Move one element from memory to a register of `register & 255` bytes."""
     if size == 4 and register & 255 <= 4:
@@ -107,7 +108,7 @@ def _read(at, size, register, slot, lane):  # type: ignore[no-untyped-def]
         store_u32(slot + 4 * lane, value & ((1 << (8 * width)) - 1))
 
 
-@njit(cache=True)
+@inner
 def _write(at, size, register, slot, lane):  # type: ignore[no-untyped-def]
     """Move the low bytes of a register to memory."""
     value = load_u64(slot + 8 * lane) if register & 255 == 8 else np.uint64(load_u32(slot + 4 * lane))
@@ -121,7 +122,7 @@ def _write(at, size, register, slot, lane):  # type: ignore[no-untyped-def]
         store_u8(at, value)
 
 
-@njit(cache=True)
+@inner
 def _transfer(state, r, w, row, mask, operation):  # type: ignore[no-untyped-def]
     """Load or store a vector of elements for each lane."""
     code = state.code[row]
@@ -145,7 +146,7 @@ def _transfer(state, r, w, row, mask, operation):  # type: ignore[no-untyped-def
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _load_parameter(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Load from a fixed place of the parameters: the same for every lane, alignment known to the reader."""
     code = state.code[row]
@@ -162,7 +163,7 @@ def _load_parameter(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _atomic(state, r, w, row, mask, operation):  # type: ignore[no-untyped-def]
     """Update memory lane by lane and, where asked for, return what was there."""
     code = state.code[row]

@@ -15,7 +15,7 @@ where that was a load: it would land in memory that another CTA may have by then
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.ptx import mbarrier
 from fa4verify.ptx.bulk import (
@@ -32,6 +32,7 @@ from fa4verify.ptx.bulk import (
 from fa4verify.ptx.calls import call_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COUNT, KNOB
 from fa4verify.ptx.lane_ir import LANES
 from fa4verify.ptx.operations import PENDING, RANK_SHIFT, Column, MmaDtype, Op, Pending
@@ -81,7 +82,7 @@ _K = np.array([{MmaDtype.TF32: 8, MmaDtype.E4M3: 32, MmaDtype.E5M2: 32}.get(kind
 _TC_K = np.array([16, 8, 32, 0])  # by kind: f16, tf32, f8f6f4
 
 
-@njit(cache=True)
+@inner
 def _fill(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     """Read the registers of one operation into an entry."""
     kind = state.code[row, 0]
@@ -161,7 +162,7 @@ def effect(address, r, i):  # type: ignore[no-untyped-def]
     return perform_tc_st(state, r, entry)
 
 
-@njit(cache=True)
+@inner
 def _perform(state, r, i):  # type: ignore[no-untyped-def]
     """Have the effect of an entry and free it; a fault that names no row is the entry's."""
     fault = call_at(state.knobs[_EFFECT], (table_of(state), r, i))
@@ -172,7 +173,7 @@ def _perform(state, r, i):  # type: ignore[no-untyped-def]
     return fault
 
 
-@njit(cache=True)
+@inner
 def _compact(state, r):  # type: ignore[no-untyped-def]
     """Close the gaps that performed entries have left, keeping the order of issue."""
     pending, kept = state.pending, 0
@@ -185,7 +186,7 @@ def _compact(state, r):  # type: ignore[no-untyped-def]
     state.ctas[r, _PENDING] = kept
 
 
-@njit(cache=True)
+@inner
 def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
     """Perform what a wait of this warp waits for: all but its last `keep` groups."""
     for i in range(state.ctas[r, _PENDING]):
@@ -211,7 +212,7 @@ def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _signals(entry, address):  # type: ignore[no-untyped-def]
     """Whether an entry will arrive at, or bring bytes to, the mbarrier at a shared::cluster address."""
     kind = entry[_KIND]
@@ -229,7 +230,7 @@ def _signals(entry, address):  # type: ignore[no-untyped-def]
     return kind == _ARRIVE_ASYNC and entry[_X0] == address
 
 
-@njit(cache=True)
+@inner
 def _before(state, r, i):  # type: ignore[no-untyped-def]
     """Perform what must have happened before entry `i`: earlier tcgen05 operations or cp.async of the same thread."""
     last = state.pending[r, i]
@@ -276,7 +277,7 @@ def land(table, r, address, backwards):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _enter(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     """Issue one operation, and perform it unless the schedule is late."""
     count = state.ctas[r, _PENDING]
@@ -328,7 +329,7 @@ def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def warp_ended(state, r, w):  # type: ignore[no-untyped-def]
     """Fault where a warp ends before its own wgmma."""
     for i in range(state.ctas[r, _PENDING]):

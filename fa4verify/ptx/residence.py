@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.atomics import add64
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import COMMON, COUNT, KNOB
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.operations import RANK_SHIFT
@@ -69,7 +69,7 @@ _PROCESSORS = int(KNOB.PROCESSORS)
 _NEXT, _CTAS = 8 * int(COMMON.NEXT), int(COUNT.CTAS)
 
 
-@njit(cache=True)
+@inner
 def _special(state, r, w, lane, which):  # type: ignore[no-untyped-def]
     """Value of a special register."""
     knobs, cta = state.knobs, state.ctas[r]
@@ -96,7 +96,7 @@ def _special(state, r, w, lane, which):  # type: ignore[no-untyped-def]
     return cta[_X] if which == _CTAID_X else cta[_Z]
 
 
-@njit(cache=True)
+@inner
 def _start_cta(state, image, specials, r, first, cluster):  # type: ignore[no-untyped-def]
     """Fill one place."""
     knobs, cta = state.knobs, state.ctas[r]
@@ -130,7 +130,7 @@ def _start_cta(state, image, specials, r, first, cluster):  # type: ignore[no-un
                 registers[specials[i, 0], lane] = np.uint32(_special(state, r, w, lane, specials[i, 1]))
 
 
-@njit(cache=True)
+@inner
 def start(state, image, specials, order, common):  # type: ignore[no-untyped-def]
     """Start the next cluster; whether there was one, and room for it."""
     size = state.knobs[_CLUSTER_X]
@@ -149,7 +149,7 @@ def start(state, image, specials, order, common):  # type: ignore[no-untyped-def
     return True
 
 
-@njit(cache=True)
+@inner
 def release(state, first):  # type: ignore[no-untyped-def]
     """Free the places of a cluster that has ended."""
     size = state.ctas[first, _SIZE]

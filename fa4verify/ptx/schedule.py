@@ -21,6 +21,7 @@ from fa4verify.ptx.barriers import ready
 from fa4verify.ptx.calls import call_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COMMON, COUNT, KNOB
 from fa4verify.ptx.raw import address_of
 from fa4verify.ptx.residence import release, start
@@ -79,14 +80,14 @@ _DEADLOCK, _TOO_MANY = int(Fault.DEADLOCK), int(Fault.STEP_LIMIT)
 _MULTIPLIER, _ADDEND = 6364136223846793005, 1442695040888963407  # of Knuth's MMIX
 
 
-@njit(cache=True)
+@inner
 def _draw(state, below):  # type: ignore[no-untyped-def]
     """Draw an integer below a bound."""
     state.knobs[_RANDOM] = state.knobs[_RANDOM] * _MULTIPLIER + _ADDEND
     return (state.knobs[_RANDOM] >> 33) % below & 0x7FFFFFFF
 
 
-@njit(cache=True)
+@inner
 def _turns(state, count):  # type: ignore[no-untyped-def]
     """Return first and step of a walk over `count` that meets each once: first, first + step ... modulo count."""
     if state.knobs[_ORDER] == 0:
@@ -103,7 +104,7 @@ def _turns(state, count):  # type: ignore[no-untyped-def]
         step += 1
 
 
-@njit(cache=True)
+@inner
 def _visit(state, r, w, forced):  # type: ignore[no-untyped-def]
     """Let one warp run if it can; whether anything has changed. A fault is left in the state."""
     warp, knobs = state.warps[r, w], state.knobs
@@ -130,7 +131,7 @@ def _visit(state, r, w, forced):  # type: ignore[no-untyped-def]
     return not (spins and same)
 
 
-@njit(cache=True)
+@inner
 def _round(state, forced):  # type: ignore[no-untyped-def]
     """Visit every resident warp; return how many CTAs are there and whether anything has changed."""
     places, warps = state.ctas.shape[0], state.warps.shape[1]
@@ -159,7 +160,7 @@ def _round(state, forced):  # type: ignore[no-untyped-def]
     return there, moved
 
 
-@njit(cache=True)
+@inner
 def _somebody_spins(state):  # type: ignore[no-untyped-def]
     """Whether a resident warp spins on global memory."""
     for r in range(state.ctas.shape[0]):
@@ -170,7 +171,7 @@ def _somebody_spins(state):  # type: ignore[no-untyped-def]
     return False
 
 
-@njit(cache=True)
+@inner
 def _progress(state, common):  # type: ignore[no-untyped-def]
     """Progress of all workers together, and whether every one of them is stuck or done."""
     fence()
@@ -181,7 +182,7 @@ def _progress(state, common):  # type: ignore[no-untyped-def]
     return total, stuck
 
 
-@njit(cache=True)
+@inner
 def _hopeless(state, common):  # type: ignore[no-untyped-def]
     """Count one idle round more; whether nothing in the grid can change any more."""
     knobs = state.knobs

@@ -13,13 +13,14 @@ row; everything else is a call.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 from numba.extending import intrinsic
 
 from fa4verify.ptx import barriers, exchange, queue
 from fa4verify.ptx.calls import call_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COUNT
 from fa4verify.ptx.lane_functions import scratch
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
@@ -86,7 +87,7 @@ def _population(_typing_context, _x):  # type: ignore[no-untyped-def]
 population = intrinsic(_population)
 
 
-@njit(cache=True)
+@inner
 def _guarded(at, predicates, mask):  # type: ignore[no-untyped-def]
     """Lanes of a mask whose guard at a row of code is true."""
     guard = load_i64(at + _GUARD)
@@ -141,7 +142,7 @@ def straight(code, registers, predicates, mask, stop, limit, careful, function, 
     return steps
 
 
-@njit(cache=True)
+@inner
 def _choose(state, r, w):  # type: ignore[no-untyped-def]
     """Return the row to run, the lanes at it, and the next row at which others wait; row -1 where nobody can go on."""
     warp, rows = state.warps[r, w], state.rows[r, w]
@@ -166,7 +167,7 @@ def _choose(state, r, w):  # type: ignore[no-untyped-def]
     return row, mask, stop
 
 
-@njit(cache=True)
+@inner
 def _leave(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Note where the lanes of a mask stand."""
     for lane in range(LANES):
@@ -174,7 +175,7 @@ def _leave(state, r, w, row, mask):  # type: ignore[no-untyped-def]
             state.rows[r, w, lane] = row
 
 
-@njit(cache=True)
+@inner
 def _exit(state, r, w, lanes):  # type: ignore[no-untyped-def]
     """End lanes; the last of a warp ends the warp."""
     warp = state.warps[r, w]
@@ -188,7 +189,7 @@ def _exit(state, r, w, lanes):  # type: ignore[no-untyped-def]
     return queue.warp_ended(state, r, w)
 
 
-@njit(cache=True)
+@inner
 def _needed(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Lanes that an instruction needs beside those of the mask."""
     operation = state.code[row, 0]
@@ -199,7 +200,7 @@ def _needed(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(_ALL) if operation in _WHOLE else np.int64(0)
 
 
-@njit(cache=True)
+@inner
 def _loads_again(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Run a load from global memory; return its fault, and whether it looks like one turn more of a spin."""
     code, warp = state.code[row], state.warps[r, w]
@@ -215,7 +216,7 @@ def _loads_again(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return fault, again
 
 
-@njit(cache=True)
+@inner
 def _clock(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Read the machine's clock: rows that the warp has run."""
     code = state.code[row]
@@ -245,7 +246,7 @@ def matrix(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     return mma_sync(state, r, w, row, mask)
 
 
-@njit(cache=True)
+@inner
 def _unit(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Run one row that is no lane operation, branch or exit; return 0, a fault, or `barriers.BLOCK`."""
     operation = state.code[row, 0]
@@ -278,7 +279,7 @@ def _unit(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return call_at(state.knobs[_ISSUE], arguments)
 
 
-@njit(cache=True)
+@inner
 def _split(state, r, w, row, mask, taken):  # type: ignore[no-untyped-def]
     """Send the lanes of a branch where they go."""
     _leave(state, r, w, row + 1, mask & ~taken)
