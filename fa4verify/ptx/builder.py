@@ -34,7 +34,7 @@ from fa4verify.ptx.program import Instruction, columns
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fa4verify.ptx.syntax import Statement
+    from fa4verify.ptx.module import Statement
 
 SHARED_WINDOW = "%shared_base"  # a special register of ours: the CTA's rank in its cluster << RANK_SHIFT
 

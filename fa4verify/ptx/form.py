@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from fa4verify.ptx.builder import Builder
 from fa4verify.ptx.errors import Unsupported
+from fa4verify.ptx.module import Statement
 from fa4verify.ptx.operand import Immediate, Operand
-from fa4verify.ptx.syntax import Statement
 
 Reader = Callable[[Builder, Statement, "re.Match[str]"], None]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fa4verify.ptx.builder import Builder
     from fa4verify.ptx.form import Form
-    from fa4verify.ptx.syntax import Statement
+    from fa4verify.ptx.module import Statement
 
 FORMS = (*forms_control.FORMS, *forms_memory.FORMS, *forms_matrix.FORMS)
 CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64}

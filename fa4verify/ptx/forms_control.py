@@ -17,7 +17,7 @@ from fa4verify.ptx.operations import Atomic, Column, Nop, Op, Shuffle, Vote
 
 if TYPE_CHECKING:
     from fa4verify.ptx.builder import Builder
-    from fa4verify.ptx.syntax import Statement
+    from fa4verify.ptx.module import Statement
 
 Match = re.Match[str]
 D, A, B, C, E, F, G = Column.D, Column.A, Column.B, Column.C, Column.E, Column.F, Column.G

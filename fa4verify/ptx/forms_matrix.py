@@ -33,7 +33,7 @@ from fa4verify.ptx.operations import (
 )
 
 if TYPE_CHECKING:
-    from fa4verify.ptx.syntax import Statement
+    from fa4verify.ptx.module import Statement
 
 Match = re.Match[str]
 D, A, B, C, E, F, G = Column.D, Column.A, Column.B, Column.C, Column.E, Column.F, Column.G

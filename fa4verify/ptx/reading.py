@@ -19,8 +19,8 @@ from fa4verify.ptx.program import Instruction, Parameter, Program, columns
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fa4verify.ptx.module import Entry, Module, Variable
     from fa4verify.ptx.operand import Register
-    from fa4verify.ptx.syntax import Entry, Module, Variable
 
 
 def read(module: Module, entry: Entry) -> Program:

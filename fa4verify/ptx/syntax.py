@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from fa4verify.ptx.errors import Problem, PtxError, Unsupported
+from fa4verify.ptx.module import Entry, Module, Statement, Variable
 from fa4verify.ptx.operand import (
     BITS,
     Address,
@@ -30,51 +31,6 @@ from fa4verify.ptx.tokens import Source, Token, integer, tokenize
 LINE_DIRECTIVES = (".loc", ".file", ".version", ".target", ".address_size")  # end with their line
 SPACES = (".shared", ".local", ".global", ".const")
 PERFORMANCE = (".maxntid", ".minnctapersm", ".maxnreg", ".maxnctapersm", ".noreturn")
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable or parameter: its space, alignment and size in bytes; a size of 0 is `[]`, given at launch."""
-
-    name: str
-    space: str
-    align: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One instruction; `target` is the index of the statement a branch goes to."""
-
-    line: int
-    text: str
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: Register | Negated | None = None
-    scope: int = 0
-    target: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A kernel as written. `block` is `.reqntid`, None where the kernel does not fix it."""
-
-    name: str
-    parameters: tuple[Variable, ...]
-    block: tuple[int, int, int] | None
-    variables: tuple[Variable, ...]
-    statements: tuple[Statement, ...]
-    problems: tuple[Problem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A text, its target and its entries; `variables` are those outside of entries."""
-
-    source: Source
-    target: str
-    variables: tuple[Variable, ...]
-    entries: tuple[Entry, ...]
 
 
 def parse(text: str) -> Module:

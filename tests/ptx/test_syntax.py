@@ -3,6 +3,7 @@
 import pytest
 
 from fa4verify.ptx.errors import PtxError
+from fa4verify.ptx.module import Variable
 from fa4verify.ptx.operand import (
     Address,
     Ignored,
@@ -14,7 +15,7 @@ from fa4verify.ptx.operand import (
     Symbol,
     Vector,
 )
-from fa4verify.ptx.syntax import Variable, parse
+from fa4verify.ptx.syntax import parse
 from tests.ptx.texts import HEAD, entry, line_of, text
 
 
