@@ -83,7 +83,7 @@ UNITS = [
         {D: "%r1", A: "%r2", B: "%r3", C: "%r4", F: Atomic.CAS_B32, G: 4},
         (),
     ),
-    ("atom.global.add.f32 _, [%rd1], %r3;", Op.ATOMIC_GLOBAL, {A: "%rd1", B: "%r3", F: Atomic.ADD_F32, G: 4}, ()),
+    ("atom.shared.add.f32 _, [%r1], %r3;", Op.ATOMIC_SHARED, {A: "%r1", B: "%r3", F: Atomic.ADD_F32, G: 4}, ()),
     (
         "shfl.sync.bfly.b32 %r1|%p1, %r2, 16, 31, -1;",
         Op.SHUFFLE,
