@@ -14,6 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of, float_of
+from fa4verify.arithmetic.fma import add_ftz
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Atomic
 
@@ -77,16 +78,19 @@ MIN_S32, MAX_S32, MIN_U32, MAX_U32 = (int(Atomic[x]) for x in ("MIN_S32", "MAX_S
 AND_B32, OR_B32, XOR_B32 = (int(Atomic[x]) for x in ("AND_B32", "OR_B32", "XOR_B32"))
 EXCH_B32, CAS_B32, INC_U32 = (int(Atomic[x]) for x in ("EXCH_B32", "CAS_B32", "INC_U32"))
 ADD_F64, EXCH_B64, CAS_B64 = (int(Atomic[x]) for x in ("ADD_F64", "EXCH_B64", "CAS_B64"))
+ADD_FTZ_F32 = int(Atomic.ADD_FTZ_F32)
 SUPPORTED = frozenset((ADD_U32, ADD_S32, ADD_F32, ADD_U64, MIN_S32, MAX_S32, MIN_U32, MAX_U32, AND_B32, OR_B32, XOR_B32,
-                       EXCH_B32, CAS_B32, INC_U32, ADD_F64, EXCH_B64, CAS_B64))  # fmt: skip
+                       EXCH_B32, CAS_B32, INC_U32, ADD_F64, EXCH_B64, CAS_B64,
+                       ADD_FTZ_F32))  # fmt: skip
 
 
 @inner
-def _add_f32(address, value):  # type: ignore[no-untyped-def]
+def _add_f32(address, value, ftz):  # type: ignore[no-untyped-def]
     zero = np.float32(0.0)
     expected = np.uint32(_add32(address, 0))
     while True:
-        total = float_of(expected, zero) + float_of(np.uint32(value), zero)
+        here, there = float_of(expected, zero), float_of(np.uint32(value), zero)
+        total = add_ftz(here, there) if ftz else here + there
         new = bits_of(total) if total == total else np.uint32(0x7FFFFFFF)
         seen = np.uint32(_compare32(address, expected, new))
         if seen == expected:
@@ -124,8 +128,8 @@ def update(operation, address, value, second):  # type: ignore[no-untyped-def]
     """
     if operation in (ADD_U32, ADD_S32):
         return np.int64(_add32(address, value))
-    if operation == ADD_F32:
-        return _add_f32(address, value)
+    if operation in (ADD_F32, ADD_FTZ_F32):
+        return _add_f32(address, value, operation == ADD_FTZ_F32)
     if operation == ADD_U64:
         return np.int64(add64(address, value))
     if operation == MIN_S32:

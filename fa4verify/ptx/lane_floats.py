@@ -38,9 +38,17 @@ def _extreme(greater: bool, nan: bool) -> Any:
 def _sign(operation: str, constant: int) -> Any:
     def emit(v: Lanes, x: Any) -> Any:
         integers = v.integers(x)
-        return v.floats(getattr(v, operation)(integers, v.fill(integers, constant)))
+        return v.canonical(v.floats(getattr(v, operation)(integers, v.fill(integers, constant))))
 
     return emit
+
+
+def _root(v: Lanes, x: Any) -> Any:
+    # LLVM knows that the root of what is not >= 0 is a NaN, and drops a choice between two NaN: so take that of |x|.
+    zero = v.fill(x, 0.0)
+    root = v.select(v.fcmp_ordered("==", x, zero), x, v.call("sqrt", v.call("fabs", x)))
+    nan = v.floats(v.fill(v.integers(x), 0x7FFFFFFF))
+    return v.select(v.fcmp_unordered("<", x, zero), nan, root)
 
 
 def _compare(symbol: str, ordered: bool) -> Any:
@@ -79,7 +87,7 @@ ENTRIES += [
     ),
     (("div.rn.f32",), ("f32",), ("f32", "f32"), lambda v, x, y: v.canonical(v.fdiv(x, y))),
     (("rcp.rn.f32",), ("f32",), ("f32",), lambda v, x: v.canonical(v.fdiv(v.fill(x, 1.0), x))),
-    (("sqrt.rn.f32",), ("f32",), ("f32",), lambda v, x: v.canonical(v.call("sqrt", x))),
+    (("sqrt.rn.f32",), ("f32",), ("f32",), _root),
     (("max.f32",), ("f32",), ("f32", "f32"), _extreme(greater=True, nan=False)),
     (("min.f32",), ("f32",), ("f32", "f32"), _extreme(greater=False, nan=False)),
     (("max.NaN.f32",), ("f32",), ("f32", "f32"), _extreme(greater=True, nan=True)),

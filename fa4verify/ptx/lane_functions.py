@@ -2,7 +2,7 @@
 
 Contract: `ENTRIES` lists (names, results, operands); `apply` runs the operation of that index on all 32 lanes and then
 writes those of the mask. The arithmetic is `fa4verify.arithmetic`'s; here are only loops, bit moves, and what PTX
-leaves open: an integer divided by zero gives all ones, a remainder by zero the dividend.
+leaves open: an integer divided by zero gives all ones, and so does its remainder.
 ex2.approx.f32 without .ftz halves an operand below -126 before MUFU and squares the result, as ptxas writes it.
 Numbers: tests/golden/opcodes_h200.json holds what an H200 answers.
 """
@@ -192,7 +192,7 @@ def _high_product(a, b):  # type: ignore[no-untyped-def]
 def _divide(a, b, remainder):  # type: ignore[no-untyped-def]
     """Return quotient or remainder of two int64, truncated; the smallest number by -1 wraps."""
     if b == 0:
-        return a if remainder else np.int64(-1)
+        return np.int64(-1)
     if b == -1:
         return np.int64(0) if remainder else np.int64(0) - a
     quotient = abs(np.uint64(a) if a > 0 else np.uint64(0) - np.uint64(a)) // (
@@ -278,7 +278,7 @@ def _words(index, a, b, c, fourth, i):  # type: ignore[no-untyped-def]
     if index == _DIV_U32:
         return np.uint32(x // y) if y else _ONES_32
     if index == _REM_U32:
-        return np.uint32(x % y) if y else x
+        return np.uint32(x % y) if y else _ONES_32
     if index in (_DIV_S32, _REM_S32):
         return np.uint32(_divide(np.int64(load_i32(a + 4 * i)), np.int64(load_i32(b + 4 * i)), index == _REM_S32))
     if index == _LOP3:
@@ -286,7 +286,7 @@ def _words(index, a, b, c, fourth, i):  # type: ignore[no-untyped-def]
     p, q = np.uint32(load_u16(a + 4 * i)), np.uint32(load_u16(b + 4 * i))
     if index == _DIV_U16:
         return np.uint32(p // q) if q else np.uint32(0xFFFF)
-    return np.uint32(p % q) if q else p
+    return np.uint32(p % q) if q else np.uint32(0xFFFF)
 
 
 @inner
@@ -296,7 +296,7 @@ def _longs(index, a, b, i):  # type: ignore[no-untyped-def]
     if index == _DIV_U64:
         return np.uint64(x // y) if y else _ONES_64
     if index == _REM_U64:
-        return np.uint64(x % y) if y else x
+        return np.uint64(x % y) if y else _ONES_64
     if index in (_DIV_S64, _REM_S64):
         return np.uint64(_divide(load_i64(a + 8 * i), load_i64(b + 8 * i), index == _REM_S64))
     high = _high_product(x, y)

@@ -157,6 +157,7 @@ class Atomic(IntEnum):
     ADD_F64 = 16
     EXCH_B64 = 17
     CAS_B64 = 18
+    ADD_FTZ_F32 = 19  # what atom and red in global memory do: subnormal operands and sums count as zeros
 
 
 class Shuffle(IntEnum):
