@@ -95,17 +95,19 @@ def _cluster(state, r, w, row):  # type: ignore[no-untyped-def]
     """Arrive at the cluster's barrier, or wait for the phase that the warp arrived at."""
     first = state.ctas[r, _FIRST]
     warp = state.warps[r, w]
-    arrived = warp[_W_GENERATION] > state.ctas[first, _C_GENERATION]  # and the phase is not over
-    if state.code[row, 0] == _CLUSTER_ARRIVE:
-        if arrived:
-            return raise_(state, _MISUSE, r, w, row, -1, -1, 0, 0, 0)
+    target = warp[_W_GENERATION]  # of the arrival that no wait has followed yet; 0: there is none
+    arrives = state.code[row, 0] == _CLUSTER_ARRIVE
+    if arrives != (target == 0):
+        return raise_(state, _MISUSE, r, w, row, -1, -1, arrives, 0, 0)
+    if arrives:
         warp[_W_GENERATION] = state.ctas[first, _C_GENERATION] + 1
         state.ctas[first, _C_ARRIVED] += 1
         _complete_cluster(state, first)
         return np.int64(0)
-    if not arrived:
+    warp[_W_GENERATION] = 0
+    if target <= state.ctas[first, _C_GENERATION]:
         return np.int64(0)
-    warp[_STATE] = _AT_CLUSTER
+    warp[_STATE], warp[_GENERATION] = _AT_CLUSTER, target
     return np.int64(BLOCK)
 
 
@@ -197,7 +199,7 @@ def ready(state, r, w):  # type: ignore[no-untyped-def]
     if warp[_STATE] == _AT_NAMED:
         return state.barriers[r, warp[_BARRIER], _ROUND] != warp[_GENERATION]
     if warp[_STATE] == _AT_CLUSTER:
-        return warp[_W_GENERATION] <= state.ctas[state.ctas[r, _FIRST], _C_GENERATION]
+        return warp[_GENERATION] <= state.ctas[state.ctas[r, _FIRST], _C_GENERATION]
     if warp[_STATE] == _AT_MBARRIER:
         parity = mbarrier.parity_of(state, r, warp[_BARRIER])
         if parity < 0:

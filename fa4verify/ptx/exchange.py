@@ -88,7 +88,7 @@ def _shuffle(state, r, w, row, mask):  # type: ignore[no-untyped-def]
             other = lane ^ given
             valid = other <= last
         if not valid:
-            other = lane
+            other = np.int64(lane)
         else:
             inside |= np.int64(1) << lane
         store_u32(
@@ -167,7 +167,7 @@ def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     elif operation == _VOTE:
         _vote(state, r, w, row, mask)
     elif operation == _ELECT:
-        leader = lowest(mask)
+        leader = np.int64(lowest(mask))
         if code[_D] >= 0:
             _fill(state, r, w, code[_D], leader, mask)
         _set_predicate(state, r, w, code[_A], np.int64(1) << leader, mask)

@@ -80,7 +80,7 @@ def _reason(kind: Fault, x: list[int], limits: Limits, states: Sequence[State], 
         ),
         Fault.MBARRIER_UNINITIALISED: f"no mbarrier at 0x{address:x}: it holds 0x{second & (2**64 - 1):x}",
         Fault.BARRIER_MISUSE: (
-            "barrier.cluster.arrive before the wait for the last one"
+            f"barrier.cluster.{'arrive twice without a wait' if second else 'wait without an arrive'}"
             if address < 0
             else f"barrier {address}: {second} threads, others said {third}; {fourth} have arrived"
         ),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WORDS = 5  # a field: address, then up to four lengths
 
 
-class Handle(types.Type):  # type: ignore[misc]
+class Handle(types.Type):
     """Numba's type of a pointer to a table of arrays."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any], ...]) -> None:
@@ -41,14 +41,20 @@ class Handle(types.Type):  # type: ignore[misc]
 register_model(Handle)(models.OpaqueModel)
 
 
-class _Attributes(AttributeTemplate):  # type: ignore[misc]
+class _Attributes(AttributeTemplate):
     key = Handle
 
-    def generic_resolve(self, handle: Handle, attribute: str) -> Any:
+    def generic_resolve(self, handle, attribute):  # type: ignore[no-untyped-def, override]
         return dict(handle.fields).get(attribute)
 
 
-infer_getattr(_Attributes)
+# Numba's own registries and builders have no types.
+_register: Any = infer_getattr
+_new_array: Any = make_array
+_populate: Any = populate_array
+_packed: Any = cgutils.pack_array
+_lower: Any = lower_getattr_generic
+_register(_Attributes)
 
 
 def _word(builder: Any, base: Any, index: int) -> Any:
@@ -67,26 +73,31 @@ def _attribute(context: Any, builder: Any, handle: Handle, base: Any, attribute:
     strides = [ir.IntType(64)(size)]
     for length in reversed(shape[1:]):
         strides.insert(0, builder.mul(strides[0], length))
-    array = make_array(kind)(context, builder)
-    populate_array(
+    array = _new_array(kind)(context, builder)
+    _populate(
         array,
         data=builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer()),
-        shape=cgutils.pack_array(builder, shape),
-        strides=cgutils.pack_array(builder, strides),
+        shape=_packed(builder, shape),
+        strides=_packed(builder, strides),
         itemsize=size,
         meminfo=None,
     )
     return array._getvalue()
 
 
-lower_getattr_generic(Handle)(_attribute)
+_lower(Handle)(_attribute)
 
 
 def _array(dtype: Any, dimensions: int) -> Any:
     return types.Array(dtype, dimensions, "C")
 
 
-_DTYPES = {"pool": types.int32, "registers": types.uint32, "predicates": types.uint32, "tensor": types.uint32}
+_DTYPES: dict[str, Any] = {
+    "pool": types.int32,
+    "registers": types.uint32,
+    "predicates": types.uint32,
+    "tensor": types.uint32,
+}
 _DTYPES |= dict.fromkeys(("shared", "local", "parameters", "stage"), types.uint8)
 _DIMENSIONS = {"registers": 4, "pool": 1, "parameters": 1, "fault": 1, "counts": 1, "knobs": 1, "stage": 1, "units": 1}
 _DIMENSIONS |= dict.fromkeys(("code", "ctas", "shared", "memory", "steps"), 2)

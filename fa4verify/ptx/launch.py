@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ MOST_RESIDENT = 256  # CTAs a worker may hold; their memory is untouched until t
 QUEUE = 4096  # asynchronous operations that a CTA may have pending
 CLUSTER_MOST = 16
 SHARED_MOST = 227 * 1024  # PTX targets of today: dynamic shared memory of a CTA
-_FUNCTIONS = {
+_FUNCTIONS: dict[CALL, Any] = {
     CALL.STRAIGHT: warp.straight,
     CALL.FUNCTION: lane_functions.apply,
     CALL.MEMORY: memory_unit.step,
@@ -201,7 +201,7 @@ def launch(
     for state, ending in zip(states, endings, strict=True):
         if ending == FAULTY:
             raise explain.fault(kernel, state, states, limits)
-    counts = sum(state.counts for state in states)
+    counts = np.sum([state.counts for state in states], axis=0)
     return Statistics(
         steps=int(counts[COUNT.STEPS]),
         lane_steps=int(counts[COUNT.LANES]),

@@ -12,6 +12,8 @@ row; everything else is a call.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import cfunc, types
 from numba.extending import intrinsic
@@ -84,7 +86,7 @@ def _population(_typing_context, _x):  # type: ignore[no-untyped-def]
     return types.int64(types.int64), codegen
 
 
-population = intrinsic(_population)
+population: Any = intrinsic(_population)
 
 
 @inner
