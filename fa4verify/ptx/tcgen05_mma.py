@@ -17,7 +17,17 @@ from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.ptx.descriptors import tcgen05_matrix
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.inner import inner
-from fa4verify.ptx.operations import TC_A_IN_TMEM, TC_KIND_F8F6F4, TC_KIND_F16, Column, MmaDtype, Pending
+from fa4verify.ptx.operations import (
+    TC_A_IN_TMEM,
+    TC_DISABLED_SHIFT,
+    TC_KIND_F8F6F4,
+    TC_KIND_F16,
+    TC_KIND_MASK,
+    TC_KIND_SHIFT,
+    Column,
+    MmaDtype,
+    Pending,
+)
 from fa4verify.ptx.product import clear_accumulators, clear_last_panel, code_bytes, negate_rows
 from fa4verify.ptx.raw import address_of, copy_bytes
 from fa4verify.ptx.registers import value32, value64
@@ -47,6 +57,11 @@ def issue_tc_mma(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
         entry[Pending.X4] = 1
     elif code[Column.E] >= 0:
         entry[Pending.X4] = (state.predicates[r, w, code[Column.E]] >> lane) & 1
+    disabled = (code[Column.IMM] >> TC_DISABLED_SHIFT) - 1
+    if disabled >= 0:  # lanes of D to leave alone: FA4 names none, and none is all that is implemented
+        for part in range(4 * code[Column.F]):
+            if value32(state, r, w, state.pool[disabled + part], lane) != 0:
+                return raise_(state, Fault.UNKNOWN_OPERATION, r, w, row, lane, code[Column.OP], 0, 0, 0)
     return 0
 
 
@@ -154,7 +169,7 @@ def perform_tc_mma(state, r, entry):  # type: ignore[no-untyped-def]
     """D = A . B + (D where X4 is set), of one CTA or a pair."""
     code = state.code[entry[Pending.ROW]]
     descriptor, group = entry[Pending.X3], code[Column.F]
-    dtype = _dtype(code[Column.IMM] >> 4, descriptor)
+    dtype = _dtype((code[Column.IMM] >> TC_KIND_SHIFT) & TC_KIND_MASK, descriptor)
     columns, rows = ((descriptor >> 17) & 63) << 3, (((descriptor >> 24) & 31) << 4) // group
     first = r
     if group == 2:  # the even CTA of the pair issues

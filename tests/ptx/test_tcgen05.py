@@ -12,6 +12,7 @@ from fa4verify.arithmetic.mma import matmul
 from fa4verify.ptx import mbarrier, tcgen05, tcgen05_mma
 from fa4verify.ptx.operations import (
     TC_A_IN_TMEM,
+    TC_DISABLED_SHIFT,
     TC_KIND_F8F6F4,
     TC_KIND_F16,
     Column,
@@ -202,6 +203,21 @@ def test_faults(change, kind):
     fields[Pending.X2] ^= change.get("b", 0)
     fields[Pending.X3] ^= change.get("descriptor", 0)
     assert perform_tc_mma(state, 0, fields) == kind
+
+
+def test_lanes_of_d_that_are_to_be_left_alone_must_be_none():
+    product = Product(128, 32)
+    state = product.state()
+    state.pool[40:45] = 8, 9, 10, 11, 12
+    state.code[0, Column.IMM] |= 41 << TC_DISABLED_SHIFT
+    state.registers[0, 0, 8:12] = 0
+    fields = entry(lane=7)
+    assert issue_tc_mma(state, 0, 0, 0, 7, fields) == perform_tc_mma(state, 0, fields) == 0
+    state.registers[0, 0, 11, 7] = 1 << 31
+    assert issue_tc_mma(state, 0, 0, 0, 7, fields) == Fault.UNKNOWN_OPERATION
+    state.registers[0, 0, 11, 7], state.registers[0, 0, 12] = 0, 1
+    state.fault[:] = 0
+    assert issue_tc_mma(state, 0, 0, 0, 7, fields) == 0, "four words for one CTA, no more"
 
 
 def test_the_odd_cta_does_not_issue():
