@@ -271,7 +271,7 @@ def families(kinds: tuple[str, ...], extra: tuple[str, ...] = ()) -> tuple[str, 
     names = ["edges", "random"]
     if any(kind in FLOATS for kind in kinds):
         names.append("nan")
-    if len(kinds) > 1 and set(kinds) == {"f32"}:
+    if len(kinds) in (2, 3) and set(kinds) == {"f32"}:
         names.append("near")
     if any(kind.startswith("divisor") for kind in kinds):
         names.append("by_zero")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 import time
@@ -60,7 +61,7 @@ def work(share: int, workers: int, word: str, out: Path) -> None:
         try:
             found, unstable, nan = record(case)
         except Exception as error:  # recorded with FA4's own words; the other cases go on
-            words = "".join(traceback.format_exception_only(error)).strip()[:600]
+            words = re.sub(r"\x1b\[[0-9;]*m", "", "".join(traceback.format_exception_only(error))).strip()[:600]
             file.write_text(json.dumps({"refused": words}))
             print("refused", case.name, words[:200], flush=True)
             torch.cuda.synchronize()  # raises where the device faulted: this process can do no more

@@ -1,0 +1,1 @@
+"""The machine that executes PTX: reading, units, lanes, schedules; each against an unlike second opinion."""
