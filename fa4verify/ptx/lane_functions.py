@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of
@@ -32,6 +31,7 @@ from fa4verify.ptx.raw import (
     load_u16,
     load_u32,
     load_u64,
+    scratch,
     store_f32,
     store_u32,
     store_u64,
@@ -88,18 +88,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 
 
-def _scratch(_typing_context: Any) -> tuple[Any, Any]:
-    """Address of 256 bytes on the stack, aligned to 64."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
-        place: Any = cgutils.alloca_once  # untyped
-        pointer = place(builder, vector(I64))
-        pointer.align = 64
-        return builder.ptrtoint(pointer, I64)
-
-    return types.int64(), codegen
-
-
 def _merge(wide: bool, name: str) -> Any:
     def typed(_typing_context: Any, registers: Any, slot: Any, source: Any, mask: Any) -> tuple[Any, Any]:
         """Copy 32 values from an address to a slot, in the lanes of a mask."""
@@ -120,7 +108,6 @@ def _merge(wide: bool, name: str) -> Any:
     return intrinsic(typed)
 
 
-scratch: Any = intrinsic(_scratch)
 merge32, merge64 = _merge(False, "merge32"), _merge(True, "merge64")
 
 

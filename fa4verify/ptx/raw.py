@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _KINDS: dict[Any, Any] = {
@@ -80,7 +80,29 @@ def _copy_bytes(_typing_context: Any, to: Any, source: Any, length: Any) -> tupl
 copy_bytes: Any = intrinsic(_copy_bytes)
 
 
-@njit(cache=True, inline="always")
-def address_of(array):  # type: ignore[no-untyped-def]
-    """Address of an array's first element."""
-    return np.int64(array.ctypes.data)
+def _address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
+    """Address of an array's first element; an intrinsic, since numba would compile a function for each array's type."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), codegen
+
+
+address_of: Any = intrinsic(_address_of)
+
+
+def _scratch(_typing_context: Any) -> tuple[Any, Any]:
+    """Address of 512 bytes on the caller's stack, aligned to 64: a place of its own for every call written."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        place: Any = cgutils.alloca_once  # untyped
+        pointer = place(builder, ir.VectorType(ir.IntType(64), 64))
+        pointer.align = 64
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(), codegen
+
+
+scratch: Any = intrinsic(_scratch)
