@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 _KINDS: dict[Any, Any] = {
     types.uint8: ir.IntType(8),
@@ -106,3 +107,34 @@ def _scratch(_typing_context: Any) -> tuple[Any, Any]:
 
 
 scratch: Any = intrinsic(_scratch)
+
+
+def _view(kind: Any, name: str) -> Any:
+    def typed(_typing_context: Any, address: Any, count: Any) -> tuple[Any, Any]:
+        """Return an array of `count` elements at an address: LLVM vectorises loops over it, not over addresses."""
+        array_type = types.Array(kind, 1, "C")
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = _new_array(array_type)(context, builder)
+            width = kind.bitwidth // 8
+            _populate(
+                array,
+                data=_pointer(context, builder, arguments[0], signature.args[0], _KINDS[kind]),
+                shape=_packed(builder, [context.cast(builder, arguments[1], signature.args[1], types.int64)]),
+                strides=_packed(builder, [ir.IntType(64)(width)]),
+                itemsize=width,
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(address, count), codegen
+
+    typed.__name__ = name
+    return intrinsic(typed)
+
+
+# Numba's own functions have no types.
+_new_array: Any = make_array
+_populate: Any = populate_array
+_packed: Any = cgutils.pack_array
+view_f32, view_u32 = _view(types.float32, "view_f32"), _view(types.uint32, "view_u32")
