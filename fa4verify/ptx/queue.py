@@ -3,11 +3,12 @@
 Contract: `issue` runs one row of this group for the lanes of a mask. Eagerly, an operation is performed at once; in
 late schedules it becomes an entry of `pending` and is performed only when something waits for it: a load, a copy
 between CTAs and an arrival behind cp.async when a warp waits on their mbarrier (`land`), wgmma at wait_group, bulk
-stores and reductions at wait_group of their lane, cp.async at its wait_group, tcgen05.ld at wait::ld, and tcgen05.mma,
-cp and commit in order up to the commit whose mbarrier somebody waits on. So an operand that is overwritten too early,
-or a result that is read too early, changes the answer.
-Not late: tcgen05.st (its registers may be overwritten at once, the entry would have to carry them), and what
-wait_group.read leaves open (the store is complete by then).
+stores and reductions at wait_group of their lane, cp.async at its wait_group, and tcgen05.mma, cp and commit in order
+up to the commit whose mbarrier somebody waits on. So an operand that is overwritten too early, or a result that is read
+too early, changes the answer.
+Not late: tcgen05.ld (FA4's PTX reads its registers without wait::ld, most of the time: 864 loads, 102 waits in 33
+kernels for sm_100a; ptxas orders them by their registers), tcgen05.st (its registers may be overwritten at once, the
+entry would have to carry them), and what wait_group.read leaves open (the store is complete by then).
 Both ways run through the same functions; `finish` performs what nobody waited for when a cluster has ended, and faults
 where that was a load: it would land in memory that another CTA may have by then.
 """
@@ -197,8 +198,6 @@ def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
         kind, lane = entry[_KIND], entry[_LANE]
         if operation == _WGMMA_WAIT:
             due = kind == _WGMMA and entry[_GROUP] < state.warps[r, w, _WGMMA_GROUP] - keep
-        elif operation == _TC_WAIT_LD:
-            due = kind == _TC_LD
         elif operation == _CP_WAIT:
             due = kind == _CP_ASYNC and (mask >> lane) & 1 == 1
             due = due and (keep < 0 or entry[_GROUP] < state.groups[r, w, lane] - keep)
@@ -289,7 +288,7 @@ def _enter(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     if fault != 0:
         return fault
     state.ctas[r, _ISSUED] += 1
-    if state.knobs[_LATE] == 0 or entry[_KIND] == _TC_ST:
+    if state.knobs[_LATE] == 0 or entry[_KIND] in (_TC_LD, _TC_ST):
         return _perform(state, r, count)
     state.ctas[r, _PENDING] = count + 1
     return np.int64(0)
@@ -311,7 +310,7 @@ def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
         state.warps[r, w, _WGMMA_GROUP] += 1
         return np.int64(0)
     if operation in (_CP_WAIT, _BULK_WAIT, _WGMMA_WAIT, _TC_WAIT_LD, _TC_WAIT_ST):
-        if state.ctas[r, _PENDING] == 0 or operation == _TC_WAIT_ST:
+        if state.ctas[r, _PENDING] == 0 or operation in (_TC_WAIT_LD, _TC_WAIT_ST):
             return np.int64(0)
         return _drain(state, r, w, mask, operation, code[_IMM])
     whole = operation in (_WGMMA, _TC_LD, _TC_ST)
