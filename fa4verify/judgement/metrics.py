@@ -22,6 +22,7 @@ from fa4verify.judgement.expected_gradients import NEEDS, gradient_model
 from fa4verify.judgement.exponential import Exponential
 from fa4verify.judgement.fa_rule import fa_rule
 from fa4verify.judgement.layout import Layout, given, layout, per_row_of_o
+from fa4verify.judgement.profile import Errors, Profiler
 from fa4verify.judgement.sums import Largest, Quantiles, UnitMean
 from fa4verify.vocabulary import Case, Metrics, Output, Truth
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 ULP_QUANTILES = {"ulp_p50": 0.5, "ulp_p99": 0.99, "ulp_p999": 0.999}
 
 
-def measure(case: Case, output: Output, truth: Truth, pt: Output | None = None) -> dict[str, Metrics]:
+def measure(
+    case: Case, output: Output, truth: Truth, pt: Output | None = None, *, profiles: bool = False
+) -> dict[str, Metrics]:
     """Return the metrics of every tensor of the truth that the kernel gave in the right shape.
 
     Parameters
@@ -46,6 +49,8 @@ def measure(case: Case, output: Output, truth: Truth, pt: Output | None = None) 
     pt
         Output of low-precision attention (`standard` with `reorder_ops`); with it, O also gets FlashAttention's own
         rule (fa_rule.py).
+    profiles
+        Add to each tensor where its error lies, for the figures (profile.py).
     """
     found = {}
     for name, exact in truth.tensors.items():
@@ -53,16 +58,18 @@ def measure(case: Case, output: Output, truth: Truth, pt: Output | None = None) 
         if got is None or tuple(got.shape) != exact.shape:
             continue
         extra = fa_rule(case, output, truth, pt) if name == "o" and pt is not None else {}
-        found[name] = _measure(case, name, got, truth, extra)
+        found[name] = _measure(case, name, got, truth, extra, profiles)
     return found
 
 
-def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict[str, float]) -> Metrics:
+def _measure(
+    case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict[str, float], profiles: bool
+) -> Metrics:
     exact = np.asarray(truth.tensors[name], dtype=np.float64)
     if not exact.size:
         return Metrics({"elements": 0.0, "nonfinite_mismatches": 0.0, **_finite(extra)})
     shape = layout(case, name, exact.shape)
-    sums = _Sums(shape)
+    sums = _Sums(shape, profile=Profiler(shape, truth) if profiles else None)
     special = Exponential() if name == "y" else None
     want_rows, got_rows = shape.matrix(exact), got.reshape(-1, shape.row)
     declared = truth.moments.get("declared") if name == "y" else None
@@ -88,7 +95,8 @@ def _measure(case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict
     if special is not None:
         values |= special.values()
         where |= {metric: shape.element(position) for metric, position in special.where().items()}
-    return Metrics(_finite(values | extra), where, named(sums.classes))
+    profile = None if sums.profile is None else sums.profile.finish(values, where)
+    return Metrics(_finite(values | extra), where, named(sums.classes), profile)
 
 
 def _keyless(name: str, truth: Truth) -> NDArray[np.bool_] | None:
@@ -123,6 +131,7 @@ class _Sums:
     """Everything that is added up over the chunks of one tensor."""
 
     shape: Layout
+    profile: Profiler | None = None
     classes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((4, 4), dtype=np.int64))
     count: int = 0
     error: float = 0.0
@@ -178,6 +187,8 @@ class _Sums:
                 mean.add(values.sum(axis=1), there.sum(axis=1).astype(np.float64))
             else:
                 mean.add(values.ravel(), there.ravel().astype(np.float64))
+        if self.profile is not None:
+            self.profile.add(first_row, Errors(error, floor, spacing, safe, both))
         if self.shape.has_rows:
             self._rows(first_row, error, safe)
 
