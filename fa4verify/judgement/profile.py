@@ -1,7 +1,7 @@
 """Where the error of one tensor lies and how large it is: counts and maps for the figures of a report.
 
-Contract: taken in the same pass as the metrics, in memory that does not depend on the size of the tensor, stored in 1 to
-2 kB of JSON a tensor (`vocabulary.Profile`), so that a renderer computes nothing. It decides no verdict.
+Contract: taken in the same pass as the metrics, in memory that does not depend on the size of the tensor, stored in
+0.3 to 2 kB of JSON a tensor (`vocabulary.Profile`), so that a renderer computes nothing. It decides no verdict.
 Errors count by the leading bits of their float64, hence two bins an octave and no logarithm; what is small on a map or
 over a tile is held as round(16 log2 x), 4.4 % apart: a third of a millimetre on a printed axis of six decades.
 Fails first where rows of different kinds share a bin of the map: it holds the worst of them.
