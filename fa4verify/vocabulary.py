@@ -246,7 +246,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         Counts of e / ulp(truth), signed, in bins of a quarter ulp around -4.25 ... 4.25; the outermost hold all beyond.
     in_tile
         128 numbers, one for each column of a tile of 128 keys. lse: largest |e| of the rows that one key of that column
-        decides (weight over 1/2); dk, dv: RMSE of the keys of that column over the tensor's `truth_rms`.
+        decides (weight over 1/2) and whose |LSE| is 32 at most; dk, dv: RMSE of the keys of that column over the
+        tensor's `truth_rms`.
     octave
         y: largest |relative error| in each of 128 equal parts of the fraction of x.
     rows

@@ -24,7 +24,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from fa4verify.reports.text import one_line
+from fa4verify.reports.text import digits, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def compact(svg: str, name: str) -> str:
     _unwrap(root)
     _hoist(root)
     box = root.attrib["viewBox"]
-    root.attrib = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": box, "role": "img", "style": _ROOT_STYLE}
+    root.attrib = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": box, "style": _ROOT_STYLE}
     return ET.tostring(root, encoding="unicode")
 
 
@@ -180,7 +180,9 @@ def log_axis(axes: Axes, which: str, *, base: int = 10, ticks: int = 8) -> None:
     """Make an axis logarithmic with plain labels: 1e-5, or 256 for base 2; `ticks` at most."""
     getattr(axes, f"set_{which}scale")("log", base=base)
     axis = getattr(axes, f"{which}axis")
-    axis.set_major_locator(LogLocator(base=base, numticks=ticks))
+    low, high = sorted(getattr(axes, f"get_{which}lim")())
+    narrow = base == 10 and low > 0 and high / low < 200
+    axis.set_major_locator(LogLocator(base=base, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=ticks))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value) if base == 10 else f"{value:g}"))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
@@ -193,5 +195,4 @@ def levels(axes: Axes, which: str, values: list[float], *, base: int = 10) -> No
 
 
 def _power(value: float) -> str:
-    mantissa, _, exponent = f"{value:.0e}".partition("e")
-    return f"{value:g}" if 1e-2 <= value < 1e4 else f"{mantissa}e{int(exponent):+d}"
+    return f"{value:g}" if 1e-2 <= value < 1e4 else digits(value, 1)

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from fa4verify.reports.figures.canvas import GREY, STEPS, Figure, draw, finish, log_axis, series
 from fa4verify.reports.figures.errors import NAMES
 from fa4verify.reports.figures.pick import from_sixteenths, grouped, label, left_out, measured, most
-from fa4verify.reports.text import one_line
+from fa4verify.reports.text import digits, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,10 +93,10 @@ def columns(records: Sequence[Record]) -> Figure | None:
         canvas.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.18)
         svg = finish(canvas, "columns")
     caption = (
-        "How to read: rows in which one key has more than half of the weight, by the column of that key. LSE of such a "
-        "row is that key's score, so the error of its exponential shows: columns whose exponential is emulated by the "
-        "polynomial stand out at 8.8e-5, those of MUFU lie a hundred times lower. Points at 1e-9 are exact."
-        + left_out(omitted)
+        "How to read: rows in which one key has more than half of the weight and |LSE| is below 32, by the column of "
+        "that key. LSE of such a row is that key's score, so the error of its exponential shows: columns whose "
+        "exponential is emulated by the polynomial stand out at 8.8e-5, those of MUFU lie a hundred times lower. Points "
+        "at 1e-9 are exact." + left_out(omitted)
     )
     return Figure("columns", "Error of LSE by column of the tile", caption, svg)
 
@@ -123,9 +123,9 @@ def rows(record: Record, tensor: str) -> Figure | None:
     there = [number for line in map_ for number in line if number is not None]
     if not there or max(there) <= _PERFECT_ROW:
         return None
-    # Steps of the map span what occurs, an octave each at most; what is tiny beside the worst is one step.
+    # Steps of the map span what occurs, half an octave each at least, two at most; all that is tinier is the first.
     top = max(there) / 16
-    span = max(1e-9, min(top - min(there) / 16, 16.0))
+    span = max(4.0, min(top - min(there) / 16, 16.0))
     edges = [top - span + span * step / len(STEPS) for step in range(len(STEPS))]
     lines, blocks = len(map_), len(map_[0])
     name = f"rows-{tensor}"
@@ -155,7 +155,7 @@ def rows(record: Record, tensor: str) -> Figure | None:
             )  # fmt: skip
             if step % 2 == 0:
                 axes.text(
-                    low + width + 0.01, bottom, f"{2.0**edge:.1e}", transform=axes.transAxes, va="bottom", fontsize=7
+                    low + width + 0.01, bottom, digits(2.0**edge, 2), transform=axes.transAxes, va="bottom", fontsize=7
                 )
         canvas.subplots_adjust(left=0.09, right=0.82, top=0.95, bottom=0.42 / (0.95 + 0.17 * max(3, lines)))
         svg = finish(canvas, name)
