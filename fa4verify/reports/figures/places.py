@@ -95,8 +95,8 @@ def columns(records: Sequence[Record]) -> Figure | None:
     caption = (
         "How to read: rows in which one key has more than half of the weight and |LSE| is below 32, by the column of "
         "that key. LSE of such a row is that key's score, so the error of its exponential shows: columns whose "
-        "exponential is emulated by the polynomial stand out at 8.8e-5, those of MUFU lie a hundred times lower. Points "
-        "at 1e-9 are exact." + left_out(omitted)
+        "exponential is emulated by the polynomial stand out at 8.8e-5, those of MUFU lie a hundred times lower. "
+        "Points at 1e-9 are exact." + left_out(omitted)
     )
     return Figure("columns", "Error of LSE by column of the tile", caption, svg)
 
