@@ -39,7 +39,6 @@ STEPS = ("#00224e", "#213d6b", "#4d556b", "#6c6e72", "#8a8779", "#aba074", "#cfb
 INK = "#010203"  # becomes the page's text colour
 WIDTH = 6.4  # inches
 _LONGEST = 40
-_COLOUR = re.compile("#[0-9a-f]{6}")
 _FONT = "font-family: 'DejaVu Sans', sans-serif; "
 _ROOT_STYLE = "stroke-linejoin: round; stroke-linecap: butt; font-family: 'DejaVu Sans', sans-serif"
 
@@ -109,19 +108,18 @@ def compact(svg: str, name: str) -> str:
     Its `<style>` would reach into the page around it, so what it says stands in the root's own style instead.
     """
     root = ET.fromstring(svg)
-    used = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", svg))
+    used = dict.fromkeys(re.findall(r"(?:url\(|href=\")#([^\")]+)", svg))
+    ids = {old: f"{name}-{number}" for number, old in enumerate(used)}
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         element.tail = None
         if element.tag != "text":
             element.text = None
         element.attrib = {
-            key.rpartition("}")[2]: _shortened(value, name)
+            key.rpartition("}")[2]: ids.get(value, "") if key == "id" else _shortened(value, ids)
             for key, value in element.attrib.items()
-            if (key != "id" or value in used) and not value.startswith("rotate(-0 ")
+            if (key != "id" or value in ids) and not value.startswith("rotate(-0 ")
         }
-        if "id" in element.attrib:
-            element.attrib["id"] = f"{name}-{element.attrib['id']}"
     _unwrap(root)
     _hoist(root)
     box = root.attrib["viewBox"]
@@ -155,9 +153,9 @@ def _says(element: ET.Element) -> bool:
     return element.tag not in ("defs", "g") or len(element) > 0
 
 
-def _shortened(value: str, name: str) -> str:
-    """Cut coordinates to a hundredth of a point (4 micrometres); point references at this figure's ids."""
-    value = re.sub(r"(url\(#|^#(?=[a-z]))", rf"\g<1>{name}-", value) if not _COLOUR.fullmatch(value) else value
+def _shortened(value: str, ids: dict[str, str]) -> str:
+    """Cut coordinates to a hundredth of a point (4 micrometres); point references at the new ids."""
+    value = re.sub(r"#(\w+)", lambda name: f"#{ids.get(name[1], name[1])}", value)
     value = value.replace(INK, "currentColor").replace(_FONT, "")
     value = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
     return re.sub(r"\s*\n\s*", "", re.sub(r"([MLCQZz]) ", r"\1", value))
@@ -166,6 +164,7 @@ def _shortened(value: str, name: str) -> str:
 def clean(text: str) -> str:
     """Return foreign text fit for a label: printable ASCII on one line, cut in the middle."""
     text = one_line(text).encode("ascii", "backslashreplace").decode()
+    text = f" {text}" if text.startswith("_") else text  # matplotlib leaves such names out of a legend
     half = (_LONGEST - 1) // 2
     return text if len(text) <= _LONGEST else f"{text[:half]}..{text[-half:]}"
 

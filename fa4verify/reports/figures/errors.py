@@ -36,12 +36,14 @@ def exceedance(records: Sequence[Record], operation: str, dtype: str) -> Figure 
     if not tensors:
         return None
     with draw(1, len(tensors), 2.5, sharey=True) as (canvas, panels):
+        drawn = False
         for tensor, axes in zip(tensors, panels, strict=True):
             floors = []
             for index, (name, group) in enumerate(kernels.items()):
                 found = [item for item in (measured(record, tensor) for record in group) if item is not None]
                 if curve := _mean_curve(found, floor=False):
                     axes.plot(*curve, **series(index, marker=False), label=name)
+                    drawn = True
                 floors += found
             if curve := _mean_curve(floors, floor=True):
                 axes.plot(*curve, color=GREY, linewidth=2.6, alpha=0.55, label="correctly rounded", zorder=1)
@@ -49,6 +51,8 @@ def exceedance(records: Sequence[Record], operation: str, dtype: str) -> Figure 
             log_axis(axes, "y")
             axes.set_ylim(SMALLEST_SHARE, 1.5)
             axes.set_xlabel(f"|error of {NAMES[tensor]}| / RMS of {NAMES[tensor]}")
+        if not drawn:
+            return None
         panels[0].set_ylabel("share of elements beyond")
         panels[0].legend(loc="lower left")
         canvas.subplots_adjust(left=0.1, right=0.99, top=0.97, bottom=0.19, wspace=0.08)
@@ -93,7 +97,7 @@ def _beyond(found: Metrics, *, floor: bool) -> NDArray[np.float64] | None:
 
 def ulps(records: Sequence[Record]) -> Figure | None:
     """Signed error in ulp of the output format."""
-    records = [record for record in records if measured(record, "o")]
+    records = [record for record in records if any(_ulps(record))]
     kernels, omitted = most(grouped(records, lambda record: label(record.case)))
     dtypes = [name for name in ("bf16", "fp16") if any(record.case.dtype == name for record in records)]
     if not dtypes:
@@ -101,9 +105,8 @@ def ulps(records: Sequence[Record]) -> Figure | None:
     with draw(1, len(dtypes), 2.4, sharey=True) as (canvas, panels):
         for dtype, axes in zip(dtypes, panels, strict=True):
             for index, (name, group) in enumerate(kernels.items()):
-                found = [measured(record, "o") for record in group if record.case.dtype == dtype]
-                shares = [np.array(item.profile.ulps) for item in found if item and item.profile]
-                shares = [counts / counts.sum() for counts in shares if counts.sum()]
+                counts = [np.array(_ulps(record)) for record in group if record.case.dtype == dtype]
+                shares = [count / count.sum() for count in counts]
                 if shares:
                     centres = (np.arange(shares[0].size) - shares[0].size // 2) / 4
                     axes.step(centres, np.mean(shares, axis=0), where="mid", **series(index, marker=False), label=name)
@@ -121,6 +124,11 @@ def ulps(records: Sequence[Record]) -> Figure | None:
         "tiny. Bins of a quarter ulp; every case counts the same." + left_out(omitted)
     )
     return Figure("ulps", "Errors of O in units of the last place, signed", caption, svg)
+
+
+def _ulps(record: Record) -> tuple[int, ...]:
+    found = measured(record, "o")
+    return found.profile.ulps if found is not None and found.profile is not None else ()
 
 
 def lengths(records: Sequence[Record]) -> Figure | None:

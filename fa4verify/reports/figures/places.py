@@ -72,7 +72,7 @@ def columns(records: Sequence[Record]) -> Figure | None:
     records = [
         record for record in records if (found := measured(record, "lse")) and found.profile and found.profile.in_tile
     ]
-    groups, omitted = most(grouped(records, lambda record: label(record.case)), 4)  # 128 marks each
+    groups, omitted = most(grouped(records, lambda record: label(record.case)), 3)  # 128 marks each
     if not groups:
         return None
     with draw(1, 1, 2.5) as (canvas, (axes,)):
