@@ -94,7 +94,7 @@ def _checks(record: Record) -> Iterator[tuple[str, bool]]:
     failed = record.verdict.outcome == "FAIL"
     for finding in record.verdict.findings:
         if finding.metric is not None and finding.tensor is not None and (finding.passed or finding.value is not None):
-            yield f"{finding.tensor} {finding.metric}", failed and not finding.passed
+            yield clean(f"{finding.tensor} {finding.metric}"), failed and not finding.passed
         elif failed and not finding.passed and not finding.message.startswith(("hint:", "never active", "no power")):
             yield "contract", True
 
