@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Long tables are not laid out before the script has cut them.
 _EARLY = "document.documentElement.className = 'js'"
+_NAMED = 3
 _VERDICTS = {0: ("PASS", "Passed"), 1: ("FAIL", "Failed"), 3: ("INCONCLUSIVE", "Not proven")}
 
 
@@ -60,6 +61,7 @@ def render(summary: Summary, *, sections: Sequence[page.Section] = (), drawn: It
         word=word,
         tested=tested(records),
         sections=sections,
+        open_cards=page.OPEN,
         failures=told,
         told_rows={numbers[id(failure.row)] for failure in told},
         patterns=patterns(records),
@@ -97,8 +99,10 @@ def tested(records: Sequence[Record]) -> list[tuple[str, str]]:
         return []
     cases = [record.case for record in records]
     attention = [case for case in cases if case.operation != "exp2"]
+    names = list(dict.fromkeys(case.kernel for case in cases))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     facts = [
-        ("kernel", page.text(", ".join(dict.fromkeys(case.kernel for case in cases)))),
+        ("kernel" if len(names) == 1 else "kernels", page.text(", ".join(names[:_NAMED])) + more),
         ("operations", ", ".join(dict.fromkeys(case.operation for case in cases))),
         ("inputs", _counted(len({case.distribution.name for case in cases}), "distribution")),
     ]

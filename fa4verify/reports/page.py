@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fa4verify.reports.summary import Row, Summary
     from fa4verify.vocabulary import Budget, Finding, Record
 
-CARDS = 100  # failures told in full
+CARDS = 100  # failures told in full, the first OPEN of them open
+OPEN = 10
 LONGEST_LINE, LONGEST_BLOCK = 300, 2000
 COUNTS = frozenset(metric for metric in (*METRICS, *REPEAT_METRICS, *EXP2_METRICS) if "mismatches" in metric) | {
     "distinct",
@@ -150,7 +151,7 @@ def _evidence(row: Row, finding: Finding) -> Evidence:
         meaning=meanings.of(finding.metric or ""),
         value=digits(finding.value, 4),
         limit=digits(finding.limit, 4),
-        times=NONE if times is None else "no limit above 0" if math.isinf(times) else f"{digits(times)} x the limit",
+        times=NONE if times is None else "none allowed" if math.isinf(times) else f"{digits(times)} x the limit",
         where=locate(row.record, finding.tensor, finding.where) if row.record else "",
         limit_anchor=finding.budget or "",
     )

@@ -3,7 +3,7 @@
 Contract: `draw` gives a canvas under settings of its own (no matplotlibrc of the user's counts), `finish` turns it into
 SVG without date, version or random ids; ids begin with the figure's name, so that several fit in one page. Text stays
 text, in black that becomes the page's own text colour. Foreign text (names of kernels) is drawn as it is: no mathtext,
-no control characters, 40 characters at most.
+no control characters, 32 characters at most.
 
 Colours: Okabe and Ito's (Wong, Nature Methods 8, 441, 2011), those of luminance 0.12 to 0.30, which have a contrast of
 3 to 1 with white and with the report's black alike; series differ in marker and dash too, for print and for whoever
@@ -38,7 +38,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 STEPS = ("#00224e", "#213d6b", "#4d556b", "#6c6e72", "#8a8779", "#aba074", "#cfba68", "#fee838")  # cividis, 8 of it
 INK = "#010203"  # becomes the page's text colour
 WIDTH = 6.4  # inches
-_LONGEST = 40
+_LONGEST = 32
 _FONT = "font-family: 'DejaVu Sans', sans-serif; "
 _ROOT_STYLE = "stroke-linejoin: round; stroke-linecap: butt; font-family: 'DejaVu Sans', sans-serif"
 
@@ -173,6 +173,19 @@ def series(index: int, *, marker: bool = True) -> dict[str, Any]:
     """Return colour, dash and marker of the series with this number."""
     style = {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
     return {**style, **({"marker": MARKERS[index % len(MARKERS)]} if marker else {})}
+
+
+def legend_above(canvas: Canvas, axes: list[Axes], *, columns: int = 3) -> float:
+    """Put one legend for all axes above them; return where the axes must end, as a share of the height."""
+    named = dict(zip(*reversed(_handles(axes)), strict=True))
+    rows = -(-len(named) // columns)
+    canvas.legend(list(named.values()), list(named), loc="upper left", ncols=columns)
+    return 1 - (0.09 + 0.155 * rows) / float(canvas.get_figheight())
+
+
+def _handles(axes: list[Axes]) -> tuple[list[Any], list[str]]:
+    found = [pair.get_legend_handles_labels() for pair in axes]
+    return [handle for handles, _ in found for handle in handles], [str(name) for _, names in found for name in names]
 
 
 def log_axis(axes: Axes, which: str, *, base: int = 10, ticks: int = 8) -> None:

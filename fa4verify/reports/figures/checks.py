@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from fa4verify.reports.figures.canvas import GREY, INK, SERIES, Figure, clean, draw, finish
-from fa4verify.reports.figures.pick import grouped
+from fa4verify.reports.figures.pick import grouped, shown
 from fa4verify.reports.measures import fa_rule
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def matrix(records: Sequence[Record]) -> Figure | None:
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(checks)), checks, rotation=60, ha="left", rotation_mode="anchor", fontsize=7)
-        axes.set_yticks(range(len(names)), [clean(_short(name)) for name in names], fontsize=7)
+        axes.set_yticks(range(len(names)), [shown(name) for name in names], fontsize=7)
         axes.tick_params(length=0)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
@@ -110,11 +110,6 @@ def _problem(record: Record) -> bytes:
         record.case, id="", kernel="", options={}, budgets=(), substituted=False, requires=()
     )
     return msgspec.json.encode(case)
-
-
-def _short(kernel: str) -> str:
-    """Return the last part of an import string: `pkg.module:sm100.zeros` is `sm100.zeros`."""
-    return kernel.rpartition(":")[2] or kernel
 
 
 def _squares(places: Sequence[tuple[int, int]], half: float) -> Path:

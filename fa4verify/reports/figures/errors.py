@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fa4verify.reports.figures.canvas import GREY, Figure, draw, finish, levels, log_axis, series
-from fa4verify.reports.figures.pick import grouped, label, left_out, mean, measured, most
+from fa4verify.reports.figures.canvas import GREY, Figure, draw, finish, legend_above, levels, log_axis, series
+from fa4verify.reports.figures.pick import grouped, label, left_out, mean, measured, most, shown
 from fa4verify.reports.measures import metric
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ def exceedance(records: Sequence[Record], operation: str, dtype: str) -> Figure 
     tensors = [name for name in PANELS[operation] if any(measured(record, name) for record in records)]
     if not tensors:
         return None
-    with draw(1, len(tensors), 2.5, sharey=True) as (canvas, panels):
+    with draw(1, len(tensors), 2.8, sharey=True) as (canvas, panels):
         drawn = False
         for tensor, axes in zip(tensors, panels, strict=True):
             floors = []
             for index, (name, group) in enumerate(kernels.items()):
                 found = [item for item in (measured(record, tensor) for record in group) if item is not None]
                 if curve := _mean_curve(found, floor=False):
-                    axes.plot(*curve, **series(index, marker=False), label=name)
+                    axes.plot(*curve, **series(index, marker=False), label=shown(name))
                     drawn = True
                 floors += found
             if curve := _mean_curve(floors, floor=True):
@@ -54,8 +54,8 @@ def exceedance(records: Sequence[Record], operation: str, dtype: str) -> Figure 
         if not drawn:
             return None
         panels[0].set_ylabel("share of elements beyond")
-        panels[0].legend(loc="lower left")
-        canvas.subplots_adjust(left=0.1, right=0.99, top=0.97, bottom=0.19, wspace=0.08)
+        top = legend_above(canvas, panels)
+        canvas.subplots_adjust(left=0.1, right=0.99, top=top, bottom=0.17, wspace=0.08)
         svg = finish(canvas, f"exceedance-{operation}-{dtype}")
     caption = (
         "How to read: at 1e-3 on the left axis, one element in a thousand has a larger error. The grey band is the "
@@ -102,21 +102,23 @@ def ulps(records: Sequence[Record]) -> Figure | None:
     dtypes = [name for name in ("bf16", "fp16") if any(record.case.dtype == name for record in records)]
     if not dtypes:
         return None
-    with draw(1, len(dtypes), 2.4, sharey=True) as (canvas, panels):
+    with draw(1, len(dtypes), 2.7, sharey=True) as (canvas, panels):
         for dtype, axes in zip(dtypes, panels, strict=True):
             for index, (name, group) in enumerate(kernels.items()):
                 counts = [np.array(_ulps(record)) for record in group if record.case.dtype == dtype]
                 shares = [count / count.sum() for count in counts]
                 if shares:
                     centres = (np.arange(shares[0].size) - shares[0].size // 2) / 4
-                    axes.step(centres, np.mean(shares, axis=0), where="mid", **series(index, marker=False), label=name)
+                    axes.step(
+                        centres, np.mean(shares, axis=0), where="mid", **series(index, marker=False), label=shown(name)
+                    )
             log_axis(axes, "y")
             axes.set_ylim(1e-5, 1.2)
             axes.set_xticks([-4, -2, -0.5, 0.5, 2, 4], ["-4", "-2", "-1/2", "1/2", "2", "4"])
             axes.set_xlabel(f"error of O in ulp ({dtype})")
         panels[0].set_ylabel("share of elements")
-        panels[0].legend(loc="upper left")
-        canvas.subplots_adjust(left=0.1, right=0.99, top=0.97, bottom=0.19, wspace=0.08)
+        top = legend_above(canvas, panels)
+        canvas.subplots_adjust(left=0.1, right=0.99, top=top, bottom=0.17, wspace=0.08)
         svg = finish(canvas, "ulps")
     caption = (
         "How to read: a rounding to nearest is symmetric about 0 and falls off beyond a half; a truncation leans to "
@@ -158,7 +160,11 @@ def lengths(records: Sequence[Record]) -> Figure | None:
                     if kind == "rmse"
                     else {**series(index, marker=False), "alpha": 0.45, "linewidth": 0.9}
                 )
-                axes.plot(*zip(*points, strict=True), **style, label=" ".join(name) if kind == "rmse" else None)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    **style,
+                    label=" ".join((shown(name[0]), *name[1:])) if kind == "rmse" else None,
+                )
         log_axis(axes, "y")
         octaves = [float(2**power) for power in range(21) if keys[0] <= 2**power <= keys[-1]]
         levels(axes, "x", octaves or [float(keys[0])], base=2)

@@ -22,9 +22,15 @@ K = TypeVar("K", bound="Hashable")
 
 
 def label(case: Case, *, without: Iterable[str] = ()) -> str:
-    """Return kernel and options, those in `without` left out."""
+    """Return kernel and options, those in `without` left out: what tells lines apart."""
     options = {name: value for name, value in sorted(case.options.items()) if name not in without}
-    return clean(" ".join((case.kernel, *(f"{name}={value}" for name, value in options.items()))))
+    return " ".join((case.kernel, *(f"{name}={value}" for name, value in options.items())))
+
+
+def shown(name: str) -> str:
+    """Return a label as a legend shows it: an import string without its module."""
+    kernel, space, options = name.partition(" ")
+    return clean(f"{kernel.rpartition(':')[2] or kernel}{space}{options}")
 
 
 def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, list[Record]]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
-from fa4verify.reports.figures.canvas import GREY, STEPS, Figure, draw, finish, log_axis, series
+from fa4verify.reports.figures.canvas import GREY, STEPS, Figure, draw, finish, legend_above, log_axis, series
 from fa4verify.reports.figures.errors import NAMES
-from fa4verify.reports.figures.pick import from_sixteenths, grouped, label, left_out, measured, most
+from fa4verify.reports.figures.pick import from_sixteenths, grouped, label, left_out, measured, most, shown
 from fa4verify.reports.text import digits, one_line
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ TILE = 128
 # Half an ulp relative to the smallest number of a binade; what is far below vanishes once P is rounded.
 HALF_ULP = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 _PERFECT_ROW = -16 * 60
+FEW = 32  # parts of an octave, of 128, that make no curve
 PERFECT = 2.0**-40  # stands at the bottom for what is exactly right
 
 
@@ -35,14 +36,14 @@ def octave(records: Sequence[Record]) -> Figure | None:
     groups = grouped(
         (record for record in records if record.case.operation == "exp2"), lambda record: label(record.case)
     )
-    groups = {name: group for name, group in groups.items() if any(_octave(record) for record in group)}
+    groups = {name: group for name, group in groups.items() if len(_points([_octave(item) for item in group])[0]) > FEW}
     groups, omitted = most(groups, 7)
     if not groups:
         return None
     with draw(1, 1, 2.9) as (canvas, (axes,)):
         for index, (name, group) in enumerate(groups.items()):
             x, y = _points([_octave(record) for record in group])
-            axes.plot([(part + 0.5) / TILE for part in x], y, **series(index, marker=False), label=name)
+            axes.plot([(part + 0.5) / TILE for part in x], y, **series(index, marker=False), label=shown(name))
         for name, value in HALF_ULP.items():
             axes.axhline(value, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
             axes.text(1.0, value * 1.15, f"half an ulp of {name}", ha="right", va="bottom", fontsize=7.5)
@@ -82,15 +83,15 @@ def columns(records: Sequence[Record]) -> Figure | None:
                 x,
                 [max(value, 1e-9) for value in y],
                 **{**series(index), "linestyle": "none", "markersize": 2.8},
-                label=name,
+                label=shown(name),
             )
         log_axis(axes, "y")
         axes.set_xlim(-1.5, TILE + 0.5)
         axes.set_xticks(range(0, TILE + 1, 16))
         axes.set_xlabel("column of the deciding key in its tile of 128")
         axes.set_ylabel("largest |error of LSE|")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
-        canvas.subplots_adjust(left=0.1, right=0.97, top=0.9, bottom=0.18)
+        top = legend_above(canvas, [axes])
+        canvas.subplots_adjust(left=0.1, right=0.97, top=top, bottom=0.18)
         svg = finish(canvas, "columns")
     caption = (
         "How to read: rows in which one key has more than half of the weight and |LSE| is below 32, by the column of "

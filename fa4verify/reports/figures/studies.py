@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fa4verify.reports.figures.canvas import Figure, clean, draw, finish, levels, log_axis, series
+from fa4verify.reports.figures.canvas import Figure, clean, draw, finish, legend_above, levels, log_axis, series
 from fa4verify.reports.figures.errors import NAMES
-from fa4verify.reports.figures.pick import grouped, label, left_out, mean, most
+from fa4verify.reports.figures.pick import grouped, label, left_out, mean, most, shown
 from fa4verify.reports.measures import activity, metric
+from fa4verify.reports.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,11 +56,10 @@ def rescale(records: Sequence[Record]) -> Figure | None:
             skips.set_xlabel("threshold tau (log2 units)")
         axes[0].set_ylabel("RMSE of O, over tau = 0")
         axes[len(panels)].set_ylabel("rescales skipped (%)")
-        handles, names = axes[0].get_legend_handles_labels()
-        canvas.legend(handles, names, loc="upper center", ncols=len(names))
-        canvas.subplots_adjust(left=0.1, right=0.99, top=0.85, bottom=0.13, wspace=0.08, hspace=0.12)
+        top = legend_above(canvas, list(axes), columns=4) - 0.05
+        canvas.subplots_adjust(left=0.1, right=0.99, top=top, bottom=0.13, wspace=0.08, hspace=0.12)
         svg = finish(canvas, "rescale")
-    kernels = ", ".join(dict.fromkeys(kernel.partition(" ")[0] for kernel, _ in panels))
+    kernels = ", ".join(dict.fromkeys(one_line(kernel)[:80].partition(" ")[0] for kernel, _ in panels))
     caption = (
         f"{kernels}. How to read: FA4 takes tau = 8. Inputs that skip every rescale from a small tau on (below, 100 %) "
         "cannot say what a larger one costs; the others show P that is no longer exactly 1 where one key dominates."
@@ -84,7 +84,7 @@ def determinism(records: Sequence[Record]) -> Figure | None:
             adds, share = activity(record, counter), metric(record, tensor, "differing_share")
             if adds is not None and share is not None and adds > 1:
                 stored = "fp32" if record.case.options.get("grad_dtype") == "fp32" else record.case.dtype
-                name = f"{NAMES[tensor]}, {stored}, {label(record.case, without=['grad_dtype'])}"
+                name = f"{NAMES[tensor]}, {stored}, {shown(label(record.case, without=['grad_dtype']))}"
                 points.setdefault(name, []).append((adds, share))
     curves = {name: found for name, found in points.items() if any(share for _, share in found)}
     kept = sorted(curves, key=lambda name: -len(curves[name]))[:8]

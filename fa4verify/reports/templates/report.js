@@ -91,7 +91,9 @@
     // A link to a case that is not shown: show it.
     function follow() {
       const name = decodeURIComponent(location.hash.slice(1));
-      if (!name || document.getElementById(name)) return;
+      const there = document.getElementById(name);
+      if (there) there.querySelectorAll(":scope > details").forEach((item) => { item.open = true; });
+      if (!name || there) return;
       for (const state of tables) {
         const place = state.order.findIndex((row) => row.id === name);
         if (place < 0) continue;
@@ -109,7 +111,6 @@
     boxes.forEach((box) => box.addEventListener("change", again));
     addEventListener("hashchange", follow);
     addEventListener("beforeprint", () => {
-      document.querySelectorAll("details").forEach((item) => { item.open = true; });
       tables.forEach((state) => { state.shown = Math.max(state.shown, PRINTED); draw(state); });
     });
     tables.forEach((state) => draw(state));
