@@ -21,6 +21,7 @@ __all__ = ["Figure", "figures"]
 
 # Tensors whose rows are mapped, of the worst record of each operation.
 _MAPPED = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
+_CANCELS = 0.1  # relative error of a row
 
 
 def figures(records: Sequence[Record]) -> tuple[Figure, ...]:
@@ -48,8 +49,15 @@ def _maps(records: Sequence[Record], tensors: Sequence[str]) -> Iterator[Figure 
     mapped = [record for record in records if any(_worst_row(record, tensor) for tensor in tensors)]
     if not mapped:
         return
-    worst = max(mapped, key=lambda record: (record.verdict.outcome == "FAIL", _tightest(record)))
+    worst = max(
+        mapped, key=lambda record: (record.verdict.outcome == "FAIL", _tells(record, tensors), _tightest(record))
+    )
     yield places.rows(worst, max(tensors, key=lambda tensor: _worst_row(worst, tensor)))
+
+
+def _tells(record: Record, tensors: Sequence[str]) -> bool:
+    """Whether no row cancels to nearly nothing: such rows are far off in any kernel, and hide the others."""
+    return max(_worst_row(record, tensor) for tensor in tensors) < _CANCELS
 
 
 def _worst_row(record: Record, tensor: str) -> float:

@@ -86,7 +86,11 @@ def determinism(records: Sequence[Record]) -> Figure | None:
                 stored = "fp32" if record.case.options.get("grad_dtype") == "fp32" else record.case.dtype
                 name = f"{NAMES[tensor]}, {stored}, {shown(label(record.case, without=['grad_dtype']))}"
                 points.setdefault(name, []).append((adds, share))
-    curves = {name: found for name, found in points.items() if any(share for _, share in found)}
+    curves = {
+        name: found
+        for name, found in points.items()
+        if any(share for _, share in found) and len({adds for adds, _ in found}) > 1
+    }
     kept = sorted(curves, key=lambda name: -len(curves[name]))[:8]
     if not kept:
         return None
