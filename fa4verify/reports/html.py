@@ -53,7 +53,7 @@ def render(summary: Summary, *, sections: Sequence[page.Section] = (), drawn: It
     style, script = _part("report.css"), _part("report.js")
     numbers = {id(row): number for number, row in enumerate(summary.rows, start=1)}
     status, word = _VERDICTS[exit_code(summary)]
-    told = page.failures(summary)
+    told, limits = page.failures(summary), page.limits(summary)
     return _template().render(
         summary=summary,
         header=summary.header,
@@ -65,7 +65,8 @@ def render(summary: Summary, *, sections: Sequence[page.Section] = (), drawn: It
         failures=told,
         told_rows={numbers[id(failure.row)] for failure in told},
         patterns=patterns(records),
-        limits=page.limits(summary),
+        limits=limits,
+        tightest=max((limit for limit in limits if limit.closest is not None), key=page.taken, default=None),
         kernels=page.kernels(summary),
         unchecked=page.unchecked(summary),
         not_run=page.not_run(summary),

@@ -204,7 +204,7 @@ def limits(summary: Summary) -> tuple[Limit, ...]:
             if budget.name in by_name:
                 budgets.setdefault(budget, []).append((row, by_name[budget.name]))
     found = [_limit(budget, judged) for budget, judged in budgets.items()]
-    return tuple(sorted(found, key=lambda limit: (-limit.broken, -(limit.closest or 0.0))))
+    return tuple(sorted(found, key=lambda limit: (-limit.broken, -taken(limit))))
 
 
 def _limit(budget: Budget, judged: list[tuple[Row, Finding]]) -> Limit:
@@ -223,6 +223,11 @@ def _limit(budget: Budget, judged: list[tuple[Row, Finding]]) -> Limit:
         closest=max(numbers, default=None),
         closest_row=row,
     )
+
+
+def taken(limit: Limit) -> float:
+    """Return the largest share of the limit that any case takes, 0 where none has a number."""
+    return limit.closest or 0.0
 
 
 def kernels(summary: Summary) -> dict[str, tuple[int, dict[str, tuple[str, ...]]]]:

@@ -1,8 +1,8 @@
 """What failing cases have in common: for each property of a case, how many of those that have it fail.
 
 Contract: counts only, no model. A property is listed where its share of failures exceeds the run's by a fifth at least,
-two cases or more; the largest excess of failures over what the run's own share would give comes first. With everything
-failing, or nothing, there is no pattern.
+two cases or more; the largest excess of failures over what the run's own share would give comes first. Where nothing
+fails, or more than two thirds, nothing is told apart by failing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BAD = ("FAIL", "CRASHED", "TIMEOUT")
 MOST = 8
+NEARLY_ALL = 2 / 3
 LONG = 1024
 
 
@@ -35,7 +36,7 @@ def patterns(records: Sequence[Record]) -> tuple[Pattern, ...]:
     """Return the properties that failing cases share more than others do, worst first."""
     judged = [record for record in records if record.verdict.outcome != "SKIPPED"]
     bad = sum(record.verdict.outcome in BAD for record in judged)
-    if not bad or bad == len(judged):
+    if not bad or bad / len(judged) > NEARLY_ALL:
         return ()
     counts: dict[str, list[int]] = {}
     for record in judged:
