@@ -3,7 +3,7 @@
 Contract: self-contained (the Content-Security-Policy forbids every request and every script but its own), readable
 without script, on paper and in the dark. Everything foreign goes through Jinja's autoescape; the script holds no data.
 Same run, same bytes: no clock, no path. `script` sorts, filters and keeps long tables short; without it all rows show.
-Known limit: 10,000 cases are 6 MB, of which a browser without script lays out every row.
+Known limit: 10,000 cases are 4 to 6 MB, of which a browser without script lays out every row.
 """
 
 from __future__ import annotations
