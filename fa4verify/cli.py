@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | doctor`.
+"""The command line: `fa4verify run | list | report | races | doctor`.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
 be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the user's gets
@@ -128,6 +128,47 @@ def report(path: Path, /, *, out: Path = Path(), html: Path | None = None, figur
     from fa4verify.runs import read
 
     return _report(read(path), path, out, html=html, figures=figures)
+
+
+@app.command
+def races(
+    kernel: str,
+    case: str,
+    /,
+    *,
+    suite: str | None = None,
+    schedules: Annotated[int, Parameter(validator=lambda _, value: _at_least_one(value))] = 8,
+    seed: int = 0,
+    delete: bool = False,
+    matching: str = "",
+    json: Path | None = None,
+) -> int:
+    """Run one case in many orders of its warps; tell whether the bits depend on it, and which waits nothing misses.
+
+    Parameters
+    ----------
+    kernel
+        One that the PTX machine executes: fa4@sm_90a, fa4@sm_100a ...
+    case
+        A case's id, or an expression that selects exactly one.
+    suite
+        Where to look; by default in every shipped suite.
+    schedules
+        Drawn orders beside the fixed and the reversed one; every second one lets copies and tensor cores finish late.
+    seed
+        Of the first drawn order.
+    delete
+        Also leave out one synchronising instruction at a time and tell which nothing noticed.
+    matching
+        Only instructions whose text contains this.
+    json
+        File for all outcomes.
+    """
+    from fa4verify.races import chosen_case, race
+
+    return race(
+        chosen_case(kernel, case, suite), count=schedules, seed=seed, delete=delete, matching=matching, file=json
+    )
 
 
 @app.command

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Metrics, Outcome, Output, Record, Suite, Truth, Verdict
+from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def verify(case: Case) -> Record:
         with timed("solve"):
             truth = references.solve(case, inputs)
         with timed("measure"):
-            metrics = judgement.measure(case, output, truth, pt=reordered, profiles=True)
+            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)
@@ -90,10 +90,8 @@ def verify(case: Case) -> Record:
 
 def _baselines(case: Case, inputs: Inputs) -> tuple[Output | None, Output | None]:
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
-    if case.operation != "forward":
-        return None, None
-    reordered = _run_as("standard", case, inputs, reorder_ops=True)
-    return _run_as(case.baseline, case, inputs) if case.baseline else None, reordered
+    baseline = _run_as(case.baseline, case, inputs) if case.baseline else None
+    return baseline, _run_as("standard", case, inputs, reorder_ops=True) if case.operation == "forward" else None
 
 
 def _run_as(kernel: str, case: Case, inputs: Inputs, **options: bool) -> Output:
@@ -187,11 +185,7 @@ def _admissible(case: Case) -> list[str]:
     known = [tensor for tensor in truth.tensors.values() if tensor.size]
     if known and not any(np.isfinite(tensor).any() for tensor in known):
         raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
-    return judgement.admit(small, truth, _baseline_metrics(small, inputs, truth))
-
-
-def _baseline_metrics(case: Case, inputs: Inputs, truth: Truth) -> dict[str, Metrics]:
-    """Return the metrics of the baseline alone: FlashAttention's rule is no budget, so it is not needed here."""
-    if case.baseline is None or case.operation != "forward":
-        return {}
-    return judgement.measure(case, _run_as(case.baseline, case, inputs), truth)
+    # FlashAttention's rule is no budget, so the baseline alone is enough.
+    baseline = _run_as(case.baseline, small, inputs) if case.baseline else None
+    baseline_metrics = judgement.measure(small, baseline, truth) if baseline else {}
+    return judgement.admit(small, truth, baseline_metrics, baseline)

@@ -48,6 +48,7 @@ TENSORS = {
     "backward": ("dq", "dk", "dv", "delta", "dsink"),
     "repeat": ("o", "lse", "dq", "dk", "dv"),
 }
+BITS = "bits_unlike_baseline"
 METRICS = (
     "rmse",
     "truth_rms",
@@ -69,6 +70,7 @@ METRICS = (
     "nonfinite_mismatches",
     "keyless_rows_not_zero",
     "elements",
+    BITS,
     "fa_rule_value",
     "fa_rule_limit",
 )

@@ -205,28 +205,33 @@ def step_element(a, b, c, step):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def accumulate_panel(A, B, c, p, rows, width, step):  # type: ignore[no-untyped-def]
+    """Chain all steps onto one panel: c += A.B[panel p] in place, c float32 (rows of A.values, LANES)."""
+    for i in range(A.values.shape[1] // step.k_step):
+        start, end = i * step.k_step, (i + 1) * step.k_step
+        lowest = LOWEST_PRODUCT + max(0, B.largest[p, i])
+        for first in range(0, rows, ROWS):
+            undone = step_lanes(A, B, c, first, p, start, lowest, step)
+            if undone != 0:
+                for r in range(min(ROWS, rows - first)):
+                    for j in range(width):
+                        if (undone >> np.uint64(r * LANES + j)) & np.uint64(1):
+                            m = first + r
+                            row, column = A.source[m, start:end], B.values[p, start:end, j]
+                            c[m, j] = step_element(row, column, c[m, j], step)
+
+
+@njit(cache=True)
 def accumulate(A, B, C, use_c, step):  # type: ignore[no-untyped-def]
     """C = (C if use_c else 0) + A.B in place, in chained steps; C float32 (M, N)."""
     M, N = C.shape
-    K = A.values.shape[1]
     c = np.zeros((A.values.shape[0], LANES), np.float32)
     for p in range(B.values.shape[0]):
         width = min(LANES, N - p * LANES)
         for m in range(M):
             for j in range(width):
                 c[m, j] = C[m, p * LANES + j] if use_c else np.float32(0.0)
-        for i in range(K // step.k_step):
-            start, end = i * step.k_step, (i + 1) * step.k_step
-            lowest = LOWEST_PRODUCT + max(0, B.largest[p, i])
-            for first in range(0, M, ROWS):
-                undone = step_lanes(A, B, c, first, p, start, lowest, step)
-                if undone != 0:
-                    for r in range(min(ROWS, M - first)):
-                        for j in range(width):
-                            if (undone >> np.uint64(r * LANES + j)) & np.uint64(1):
-                                m = first + r
-                                row, column = A.source[m, start:end], B.values[p, start:end, j]
-                                c[m, j] = step_element(row, column, c[m, j], step)
+        accumulate_panel(A, B, c, p, M, width, step)
         for m in range(M):
             for j in range(width):
                 C[m, p * LANES + j] = c[m, j]

@@ -165,6 +165,33 @@ def _sum_products(builder: Any, rows: _Rows, k_step: Any, factors: list[Any], fi
     return [[builder.load(slot) for slot in row] for row in slots]
 
 
+def _step(builder: Any, rows: _Rows, k_step: Any, fraction_bits: Any, output_bits: Any, lowest: Any) -> Any:
+    """Take one step of ROWS rows; the mask of the lanes not done."""
+    fraction_bits = _splat(builder, builder.trunc(fraction_bits, _I32))
+    lowest = _splat(builder, builder.trunc(lowest, _I32))
+    dropped = builder.sub(_I64(52), output_bits)  # a sum has no more bits than a double keeps
+    kept = _splat(builder, builder.shl(_I64(-1), dropped))
+
+    largest = _largest_exponents(builder, rows, k_step)
+    old = [builder.load(rows.c_address(r), align=4) for r in range(ROWS)]
+    aligned = [_align(builder, largest[r], rows.scale(r), old[r], lowest, fraction_bits) for r in range(ROWS)]
+    first = [
+        builder.fptosi(builder.fmul(c_row, to_c), _INTS) for c_row, (_, _, to_c, _) in zip(old, aligned, strict=True)
+    ]
+    sums = _sum_products(builder, rows, k_step, [to_product for _, to_product, _, _ in aligned], first)
+
+    mask = ir.Constant(_I64, 0)
+    for r, (outside, _, _, back) in enumerate(aligned):
+        even, odd = (builder.sitofp(total, _DOUBLES) for total in sums[r])
+        exact = builder.bitcast(builder.fadd(even, odd), _LONGS)
+        truncated = builder.bitcast(builder.and_(exact, kept), _DOUBLES)
+        new = builder.fmul(builder.fptrunc(truncated, _FLOATS), back)
+        builder.store(builder.select(outside, old[r], new), rows.c_address(r), align=4)
+        bits = builder.zext(builder.bitcast(outside, ir.IntType(LANES)), _I64)
+        mask = builder.or_(mask, builder.shl(bits, _I64(r * LANES)))
+    return mask
+
+
 def _step_lanes(
     _typing_context: Any, a: Any, b: Any, c: Any, m: Any, panel: Any, k: Any, lowest: Any, step: Any
 ) -> tuple[Any, Any]:
@@ -207,33 +234,38 @@ def _step_lanes(
                 builder.mul(m, _I64(LANES)),
             ],
         )
-        fraction_bits = _splat(builder, builder.trunc(integer("fraction_bits"), _I32))
-        lowest = _splat(builder, builder.trunc(lowest, _I32))
-        dropped = builder.sub(_I64(52), integer("output_bits"))  # a sum has no more bits than a double keeps
-        kept = _splat(builder, builder.shl(_I64(-1), dropped))
-
-        largest = _largest_exponents(builder, rows, k_step)
-        old = [builder.load(rows.c_address(r), align=4) for r in range(ROWS)]
-        aligned = [_align(builder, largest[r], rows.scale(r), old[r], lowest, fraction_bits) for r in range(ROWS)]
-        first = [
-            builder.fptosi(builder.fmul(c_row, to_c), _INTS)
-            for c_row, (_, _, to_c, _) in zip(old, aligned, strict=True)
-        ]
-        sums = _sum_products(builder, rows, k_step, [to_product for _, to_product, _, _ in aligned], first)
-
-        mask = ir.Constant(_I64, 0)
-        for r, (outside, _, _, back) in enumerate(aligned):
-            even, odd = (builder.sitofp(total, _DOUBLES) for total in sums[r])
-            exact = builder.bitcast(builder.fadd(even, odd), _LONGS)
-            truncated = builder.bitcast(builder.and_(exact, kept), _DOUBLES)
-            new = builder.fmul(builder.fptrunc(truncated, _FLOATS), back)
-            builder.store(builder.select(outside, old[r], new), rows.c_address(r), align=4)
-            bits = builder.zext(builder.bitcast(outside, ir.IntType(LANES)), _I64)
-            mask = builder.or_(mask, builder.shl(bits, _I64(r * LANES)))
-        return mask
+        return _step(builder, rows, k_step, integer("fraction_bits"), integer("output_bits"), lowest)
 
     return signature, codegen
 
 
-# Not as a decorator: numba types an intrinsic as taking the typing context, which its callers do not pass.
+def _step_at(
+    _typing_context: Any, a_values: Any, a_exponents: Any, a_scales: Any, b_values: Any, b_exponents: Any, c: Any,
+    a_stride: Any, scale_stride: Any, k_step: Any, fraction_bits: Any, output_bits: Any, lowest: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """As `step_lanes`, by the addresses of what the step takes first; strides in elements."""
+    signature = types.uint64(
+        a_values, a_exponents, a_scales, b_values, b_exponents, c, a_stride, scale_stride, k_step, fraction_bits,
+        output_bits, lowest,
+    )  # fmt: skip
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *addresses, a_stride, scale_stride, k_step, fraction_bits, output_bits, lowest = (
+            context.cast(builder, value, kind, types.int64)
+            for value, kind in zip(arguments, signature.args, strict=True)
+        )
+        elements = (ir.FloatType(), _I32, _I32, ir.FloatType(), _I32, ir.FloatType())
+        pointers = [
+            builder.inttoptr(address, element.as_pointer())
+            for address, element in zip(addresses, elements, strict=True)
+        ]
+        zero = _I64(0)
+        rows = _Rows(builder, pointers, [zero, a_stride, zero, scale_stride, zero, zero])
+        return _step(builder, rows, k_step, fraction_bits, output_bits, lowest)
+
+    return signature, codegen
+
+
+# Not as decorators: numba types an intrinsic as taking the typing context, which its callers do not pass.
 step_lanes: Any = intrinsic(_step_lanes)
+step_at: Any = intrinsic(_step_at)

@@ -16,7 +16,7 @@ from fa4verify.cases.distributions import TABLE, bind
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import ACTIVITY, TENSORS, Budget, Case, Distribution, Shape
+from fa4verify.vocabulary import ACTIVITY, BITS, TENSORS, Budget, Case, Distribution, Shape
 
 # A flat setting: its value and where it was read.
 Settings = dict[str, tuple[Any, str]]
@@ -31,7 +31,7 @@ ONLY: dict[str, tuple[str, ...]] = {
         ("shape", "causal", "window_size", "softcap", "learnable_sink", "softmax_scale"),
         ("forward", "backward", "repeat"),
     ),
-    "baseline": ("forward",),
+    "baseline": ("forward", "backward"),
     "deterministic": ("backward", "repeat"),
     "lse_gradient": ("backward", "repeat"),
     "runs": ("repeat",),
@@ -232,8 +232,10 @@ def _budgets(settings: Settings, case: Case, key: str, known: Mapping[str, Budge
         if budget.tensor not in TENSORS[case.operation]:
             tensors = " or ".join(TENSORS[case.operation])
             raise SuiteError(f"{place}[{i}]", f"{name!r} on tensor {budget.tensor!r}", f"a budget on {tensors}")
-        if budget.kind == "ratio_to_baseline" and case.baseline is None:
-            raise SuiteError(f"{place}[{i}]", f"{name!r}, a ratio to a baseline", "baseline = 'standard' in the case")
+        if case.baseline is None and (budget.kind == "ratio_to_baseline" or budget.metric == BITS):
+            raise SuiteError(
+                f"{place}[{i}]", f"{name!r}, a comparison with a baseline", "baseline = 'NAME' in the case"
+            )
         found.append(budget)
     needed = NEEDED.get(case.operation, ())
     if needed and not any(budget.tensor in needed for budget in found):

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import Budget, Case, Inputs
+from fa4verify.vocabulary import BITS, Budget, Case, Inputs
 
 
 def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
@@ -15,15 +15,23 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
     The options of the replaced kernel and the counters that it must show are dropped, since they are not the new
     one's; a kernel put in its own place keeps both. Cases that become the same problem are merged: where their limits
     differ, the loosest counts, because nobody said which architecture the kernel runs on. To hold a kernel to one
-    architecture's limits, select its cases first (`kernel=fa4-sm90`).
+    architecture's limits, select its cases first (`kernel=fa4-sm90`). Equal bits are promised of one kernel only: another
+    one is not held to such budgets.
     """
     merged: dict[str, Case] = {}
     for case in cases:
-        own: dict[str, Any] = {} if case.kernel == name else {"options": {}, "requires": ()}
+        own: dict[str, Any] = {} if case.kernel == name else {"options": {}, "requires": (), **_without_bits(case)}
         renamed = msgspec.structs.replace(case, kernel=name, substituted=True, **own)
         renamed = msgspec.structs.replace(renamed, id=case_id(renamed))
         merged[renamed.id] = _merge(merged[renamed.id], renamed) if renamed.id in merged else renamed
     return tuple(merged.values())
+
+
+def _without_bits(case: Case) -> dict[str, Any]:
+    """Return what remains of a case's budgets, and no baseline where only its bits were of use."""
+    kept = tuple(budget for budget in case.budgets if budget.metric != BITS)
+    needed = any(budget.kind == "ratio_to_baseline" for budget in kept)
+    return {"budgets": kept} if kept == case.budgets or needed else {"budgets": kept, "baseline": None}
 
 
 def _merge(first: Case, second: Case) -> Case:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fa4verify.arithmetic.formats import round_to, ulp
+from fa4verify.judgement.bits import unlike
 from fa4verify.judgement.classes import classify, mismatches, named, tally
 from fa4verify.judgement.expected import lse_squared_error, o_squared_error
 from fa4verify.judgement.expected_gradients import NEEDS, gradient_model
@@ -38,7 +39,13 @@ ULP_QUANTILES = {"ulp_p50": 0.5, "ulp_p99": 0.99, "ulp_p999": 0.999}
 
 
 def measure(
-    case: Case, output: Output, truth: Truth, pt: Output | None = None, *, profiles: bool = False
+    case: Case,
+    output: Output,
+    truth: Truth,
+    pt: Output | None = None,
+    baseline: Output | None = None,
+    *,
+    profiles: bool = False,
 ) -> dict[str, Metrics]:
     """Return the metrics of every tensor of the truth that the kernel gave in the right shape.
 
@@ -49,6 +56,8 @@ def measure(
     pt
         Output of low-precision attention (`standard` with `reorder_ops`); with it, O also gets FlashAttention's own
         rule (fa_rule.py).
+    baseline
+        Output of the baseline kernel; with it, every tensor that it gave is also compared bit by bit (bits.py).
     profiles
         Add to each tensor where its error lies, for the figures (profile.py).
     """
@@ -58,12 +67,18 @@ def measure(
         if got is None or tuple(got.shape) != exact.shape:
             continue
         extra = fa_rule(case, output, truth, pt) if name == "o" and pt is not None else {}
-        found[name] = _measure(case, name, got, truth, extra, profiles)
+        found[name] = _measure(case, name, got, truth, extra, baseline, profiles)
     return found
 
 
 def _measure(
-    case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict[str, float], profiles: bool
+    case: Case,
+    name: str,
+    got: torch.Tensor,
+    truth: Truth,
+    extra: dict[str, float],
+    baseline: Output | None,
+    profiles: bool,
 ) -> Metrics:
     exact = np.asarray(truth.tensors[name], dtype=np.float64)
     if not exact.size:
@@ -95,8 +110,9 @@ def _measure(
     if special is not None:
         values |= special.values()
         where |= {metric: shape.element(position) for metric, position in special.where().items()}
+    count, first = unlike(name, got, baseline)
     profile = None if sums.profile is None else sums.profile.finish(values, where)
-    return Metrics(_finite(values | extra), where, named(sums.classes), profile)
+    return Metrics(_finite(values | extra | count), where | first, named(sums.classes), profile)
 
 
 def _keyless(name: str, truth: Truth) -> NDArray[np.bool_] | None:

@@ -18,7 +18,7 @@ import torch
 
 from fa4verify.arithmetic.formats import round_to
 from fa4verify.judgement.budgets import Evaluation, evaluate
-from fa4verify.judgement.layout import layout
+from fa4verify.judgement.layout import given, layout
 from fa4verify.judgement.metrics import measure
 from fa4verify.vocabulary import Budget, Case, Metrics, Output, Truth
 
@@ -74,22 +74,30 @@ TRIVIAL: dict[str, Trivial] = {
 }
 
 
-def admit(case: Case, truth: Truth, baseline_metrics: Mapping[str, Metrics]) -> list[str]:
-    """Return the reasons to refuse the case, none if its budgets can tell attention from something trivial."""
+def admit(
+    case: Case, truth: Truth, baseline_metrics: Mapping[str, Metrics], baseline: Output | None = None
+) -> list[str]:
+    """Return the reasons to refuse the case, none if its budgets can tell attention from something trivial.
+
+    `baseline` is needed where a budget compares with its bits.
+    """
     reasons = []
     for tensor in sorted({budget.tensor for budget in case.budgets}):
         if tensor not in truth.tensors:
             reasons.append(f"a budget is on {tensor}, of which a {case.operation} has no truth")
         elif truth.tensors[tensor].size:
-            reasons.extend(_refusals(case, tensor, _part(truth, tensor), baseline_metrics))
+            part, thinned = _part(truth, tensor), _part_of_output(baseline, truth, tensor)
+            reasons.extend(_refusals(case, tensor, part, baseline_metrics, thinned))
     return reasons
 
 
-def _refusals(case: Case, tensor: str, truth: Truth, baseline: Mapping[str, Metrics]) -> Iterator[str]:
+def _refusals(
+    case: Case, tensor: str, truth: Truth, baseline: Mapping[str, Metrics], output: Output | None
+) -> Iterator[str]:
     budgets = [budget for budget in case.budgets if budget.tensor == tensor]
     tried = 0
     for name, values in _outputs(case, tensor, truth):
-        metrics = measure(case, _as_output(tensor, values), truth)
+        metrics = measure(case, _as_output(tensor, values), truth, baseline=output)
         measured = metrics[tensor].values
         same_class = not measured["nonfinite_mismatches"] and not measured.get("keyless_rows_not_zero")
         if same_class and _is_the_truth(measured):
@@ -137,13 +145,27 @@ def _told(answer: Evaluation) -> str:
     return f"{budget.name} ({budget.metric} {answer.value:.3g}, limit {answer.limit:.3g} {answer.words})"
 
 
+def _kept(truth: Truth, tensor: str) -> NDArray[np.int64]:
+    """Return evenly spaced queries, fewer than there are only where the tensor is large."""
+    size, count = truth.tensors[tensor].size, truth.tensors[tensor].shape[CUT[tensor][tensor]]
+    keep = max(1, int(count * min(1.0, ELEMENTS / size)))
+    return np.linspace(0, count - 1, keep).astype(np.int64)
+
+
+def _part_of_output(output: Output | None, truth: Truth, tensor: str) -> Output | None:
+    """Return one tensor of an output, at the queries that `_part` keeps."""
+    found = None if output is None else given(output, tensor)
+    if found is None:
+        return None
+    rows = torch.from_numpy(_kept(truth, tensor))
+    cut: dict[str, Any] = {tensor: found.index_select(CUT[tensor][tensor], rows)}
+    return Output(**cut)
+
+
 def _part(truth: Truth, tensor: str) -> Truth:
     """Return the truth of one tensor, at evenly spaced queries only where it is large."""
-    size = truth.tensors[tensor].size
-    axes = CUT[tensor]
-    count = truth.tensors[tensor].shape[axes[tensor]]
-    keep = max(1, int(count * min(1.0, ELEMENTS / size)))
-    rows = np.linspace(0, count - 1, keep).astype(np.int64)
+    axes, rows = CUT[tensor], _kept(truth, tensor)
+    keep, count = len(rows), truth.tensors[tensor].shape[axes[tensor]]
 
     def cut(name: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return values if keep == count or name not in axes else np.take(values, rows, axis=axes[name])

@@ -7,9 +7,11 @@ Contract: looking up names imports nothing; `kernel(name)` imports the one modul
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One row of the registry: where the kernel lives (None: not written yet) and what it needs to be importable."""
+    """One row of the registry: where the kernel lives (None: not written yet) and what it needs to run.
+
+    `needs` are modules, `distributions` packages by the name that pip knows; the latter only exist for Linux.
+    """
 
     home: str | None
     about: str
     needs: tuple[str, ...] = ()
     reason: str = ""
+    distributions: tuple[str, ...] = ()
 
 
 _EMULATION = ("numba", "numpy", "torch")
+_SHIPPED = ("flash-attn-4", "nvidia-cutlass-dsl")
 _REGISTRY = {
     "standard": _Entry(
         "fa4verify.kernels.emulated.standard:STANDARD",
@@ -62,11 +69,21 @@ _REGISTRY = {
         "FlashAttention-4 itself on a GPU",
         reason="this version has no GPU kernels yet; bring it as your own: --kernel package.module:function",
     ),
-    "fa4@sm_90a": _Entry(
-        None,
-        "FlashAttention-4's compiled Hopper kernel, executed on a CPU",
-        reason="this version of fa4verify has no PTX machine yet",
-    ),
+    **{
+        f"fa4@{architecture}": _Entry(
+            f"fa4verify.kernels.shipped.attention:FA4_{architecture.upper()}",
+            f"FlashAttention-4's own kernels for {gpu}, their PTX executed on a CPU: {passes}",
+            _EMULATION,
+            distributions=_SHIPPED,
+        )
+        for architecture, gpu, passes in (
+            ("sm_80", "Ampere", "forward"),
+            ("sm_90a", "Hopper", "forward and backward"),
+            ("sm_100a", "Blackwell", "forward and backward"),
+            ("sm_103a", "Blackwell Ultra", "forward and backward"),
+            ("sm_120a", "GeForce Blackwell", "forward, and a backward that is not deterministic"),
+        )
+    },
 }
 
 
@@ -81,7 +98,20 @@ def availability(name: str) -> str | None:
     if entry.home is None:
         return entry.reason
     missing = [package for package in (*entry.needs, entry.home.split(":")[0]) if find_spec(package) is None]
-    return f"needs {', '.join(missing)}, which cannot be imported here" if missing else None
+    if missing:
+        return f"needs {', '.join(missing)}, which cannot be imported here"
+    absent = [name for name in entry.distributions if not _installed(name)]
+    if absent:
+        return f"needs {' and '.join(absent)}, not installed" + ("" if sys.platform == "linux" else "; Linux only")
+    return None
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def kernel(name: str) -> Kernel:

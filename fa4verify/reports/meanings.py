@@ -67,6 +67,7 @@ METRICS: dict[str, str] = {
     "floor_rmse": "RMSE of a correctly rounded output.",
     "floor_max_abs": "Largest error of a correctly rounded output.",
     "expected_rmse": "RMSE that the model of a correct kernel of FA4's algorithm predicts for these inputs.",
+    "bits_unlike_baseline": "Elements whose bits are not those of the baseline kernel on the same inputs.",
     "nonfinite_mismatches": "Elements that are NaN or infinite where they should not be, or the other way round.",
     "keyless_rows_not_zero": "Rows that see no key and are not exactly 0.",
     "elements": "Number of elements.",

@@ -16,7 +16,7 @@ from fa4verify.reports import meanings
 from fa4verify.reports.location import locate
 from fa4verify.reports.measures import MEASURES, metric, ratio
 from fa4verify.reports.text import NONE, digits, one_line, printable
-from fa4verify.vocabulary import EXP2_METRICS, METRICS, REPEAT_METRICS
+from fa4verify.vocabulary import BITS, EXP2_METRICS, METRICS, REPEAT_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ CARDS = 100  # failures told in full, the first OPEN of them open
 OPEN = 10
 LONGEST_LINE, LONGEST_BLOCK = 300, 2000
 COUNTS = frozenset(metric for metric in (*METRICS, *REPEAT_METRICS, *EXP2_METRICS) if "mismatches" in metric) | {
+    BITS,
     "distinct",
     "keyless_rows_not_zero",
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fa4verify.cases import draw, last_rows, load_suite, substitute_kernel
-from fa4verify.vocabulary import Budget
+from fa4verify.vocabulary import BITS, Budget
 from tests.cases.build import attention, case
 
 
@@ -40,6 +40,17 @@ def test_equal_problems_merge_to_the_loosest_limits():
     assert merged.requires == ("max_p",)
     assert (merged.baseline, merged.timeout_s) == ("standard", 999.0)
     assert alone.budgets == first.budgets
+
+
+def test_equal_bits_are_promised_of_one_kernel_only():
+    bits, ratio = budget(0.0, "bits", BITS), msgspec.structs.replace(budget(1.0), kind="ratio_to_baseline")
+    first = case(fields={"budgets": (bits, budget(1.0)), "baseline": "fa4-sm90"})
+    (own,) = substitute_kernel([first], first.kernel)
+    (other,) = substitute_kernel([first], "k")
+    assert (own.budgets, own.baseline) == (first.budgets, "fa4-sm90")
+    assert (other.budgets, other.baseline) == ((budget(1.0),), None)
+    (compared,) = substitute_kernel([msgspec.structs.replace(first, budgets=(bits, ratio))], "k")
+    assert (compared.budgets, compared.baseline) == ((ratio,), "fa4-sm90")
 
 
 def test_substituting_a_whole_suite_leaves_distinct_ids():

@@ -186,7 +186,7 @@ CASE_ERRORS = [
         "cases[0].lse_gradient: found lse_gradient in a forward case, expected operation = 'backwa",
     ),
     ('operation = "backward"\nruns = 9', "cases[0].runs: found runs in a backward case, expected operation = 'repeat'"),
-    ('operation = "backward"\nbaseline = "standard"', "cases[0].baseline: found baseline in a backward case"),
+    ('operation = "repeat"\nbaseline = "standard"', "cases[0].baseline: found baseline in a repeat case"),
 ]
 
 
@@ -251,7 +251,7 @@ BUDGET_ERRORS = [
     (
         "expected_error",
         "ratio_to_baseline",
-        "cases[0].budgets[0]: found 'o', a ratio to a baseline, expected baseline =",
+        "cases[0].budgets[0]: found 'o', a comparison with a baseline, expected baseline =",
     ),
 ]
 

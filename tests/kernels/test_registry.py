@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fa4verify import kernels
+from fa4verify.kernels import registry
 
 
 def test_looking_up_names_imports_nothing_heavy():
@@ -22,8 +23,16 @@ def test_every_name_has_a_description_and_a_state():
     assert all(kernels.names().values())
     assert kernels.availability("standard") is None
     assert "GPU" in kernels.availability("flash-attn-4")
-    with pytest.raises(kernels.Unsupported, match="PTX"):
+
+
+def test_without_fa4_its_own_kernels_say_what_they_need(monkeypatch):
+    def nothing_installed(name):
+        raise registry.PackageNotFoundError(name)
+
+    monkeypatch.setattr(registry, "version", nothing_installed)
+    with pytest.raises(kernels.Unsupported, match="needs flash-attn-4 and nvidia-cutlass-dsl, not installed"):
         kernels.kernel("fa4@sm_90a")
+    assert kernels.availability("fa4-sm90") is None
 
 
 def test_the_named_kernel_is_a_kernel_of_that_name():

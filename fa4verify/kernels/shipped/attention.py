@@ -1,0 +1,237 @@
+"""FlashAttention-4 itself, forward and backward, on a CPU: `fa4@sm_90a`, `fa4@sm_100a` and the others.
+
+Contract: what the installed `flash_attn.cute` computes on the named GPU, as far as its PTX decides it (docs/shipped.md:
+what ptxas may still change, and which arithmetic is assumed on Blackwell). Options beyond FlashAttention's own go to
+FA4 by its own names; `sm_count` is the GPU's, which FA4's heuristics read, `disable_2cta` FA4's switch. Beyond the
+dense layout, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table, score_mod, mask_mod, aux_tensors and
+block_sparse_tensors are taken as FA4 takes them, tensors on the CPU; q may then be (total, heads, head_dim).
+
+What FA4 refuses is Unsupported in its own words; so is what its compiler refuses or the PTX machine does not know. A
+fault while a kernel runs (an address out of bounds, a deadlock) is not a refusal: it is raised.
+Fails first where FA4 changes a keyword: tests/kernels/shipped/test_attention.py.
+Source: flash-attn-4 4.0.0b36, `interface._flash_attn_fwd`, `_flash_attn_bwd`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from fa4verify.kernels.shipped.target import TARGETS, Target
+from fa4verify.vocabulary import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from fa4verify.kernels.shipped.execution import Execution
+
+_Window = tuple[int | None, int | None]
+
+
+class ShippedFa4:
+    """The kernel object of room 2 for one target."""
+
+    def __init__(self, target: Target) -> None:
+        self.name = f"fa4@{target.compiled_for}"
+        self._target = target
+        self._caches: dict[tuple[str, int], Any] = {}
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: _Window = (None, None),
+        softcap: float = 0.0,
+        learnable_sink: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        num_splits: int = 1,
+        pack_gqa: bool | None = None,
+        tile_mn: tuple[int, int] | None = None,
+        cu_seqlens_q: torch.Tensor | None = None,
+        cu_seqlens_k: torch.Tensor | None = None,
+        seqused_q: torch.Tensor | None = None,
+        seqused_k: torch.Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        page_table: torch.Tensor | None = None,
+        score_mod: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        aux_tensors: list[torch.Tensor] | None = None,
+        block_sparse_tensors: Any = None,
+        qv: torch.Tensor | None = None,
+        gather_kv_indices: torch.Tensor | None = None,
+        descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+        sm_count: int | None = None,
+        disable_2cta: bool = False,
+        schedule: str | None = None,
+        schedule_seed: int = 0,
+    ) -> Output:
+        """Return o in the dtype of q and lse float32; shapes as in vocabulary, or FA4's own for varlen.
+
+        descales: those of q, k and v in FP8. schedule: "fixed", "reversed", "random" or "late" (execution.py), the
+        last two drawn by schedule_seed.
+        """
+        options = {
+            "causal": causal,
+            "window_size_left": window_size[0],
+            "window_size_right": window_size[1],
+            "softcap": softcap,
+            "learnable_sink": learnable_sink,
+            "softmax_scale": softmax_scale,
+            "num_splits": num_splits,
+            "pack_gqa": pack_gqa,
+            "return_lse": True,
+            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
+            **_given(
+                tile_mn=tile_mn,
+                page_table=page_table,
+                score_mod=score_mod,
+                mask_mod=mask_mod,
+                aux_tensors=aux_tensors,
+                block_sparse_tensors=block_sparse_tensors,
+                qv=qv,
+                gather_kv_indices=gather_kv_indices,
+            ),
+            **dict(zip(("q_descale", "k_descale", "v_descale"), descales or (), strict=False)),
+        }
+        how = _How(sm_count, disable_2cta, schedule, schedule_seed)
+        (o, lse, *_), execution = self._call("_flash_attn_fwd", (q, k, v), options, how)
+        return Output(o=o, lse=lse, provenance=self._provenance("forward", execution))
+
+    def backward(
+        self,
+        dout: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        o: torch.Tensor,
+        lse: torch.Tensor,
+        *,
+        causal: bool = False,
+        window_size: _Window = (None, None),
+        softcap: float = 0.0,
+        learnable_sink: torch.Tensor | None = None,
+        softmax_scale: float | None = None,
+        deterministic: bool = True,
+        seed: int | None = None,
+        dlse: torch.Tensor | None = None,
+        cu_seqlens_q: torch.Tensor | None = None,
+        cu_seqlens_k: torch.Tensor | None = None,
+        seqused_q: torch.Tensor | None = None,
+        seqused_k: torch.Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        score_mod: Callable[..., Any] | None = None,
+        score_mod_bwd: Callable[..., Any] | None = None,
+        mask_mod: Callable[..., Any] | None = None,
+        aux_tensors: list[torch.Tensor] | None = None,
+        block_sparse_tensors: Any = None,
+        sm_count: int | None = None,
+        disable_2cta: bool = False,
+        schedule: str | None = None,
+        schedule_seed: int = 0,
+    ) -> Output:
+        """Return dq, dk, dv in the dtype of q and, with a sink, dsink (heads,); o and lse as `forward` gave them.
+
+        seed: run in a random order of warps and CTAs drawn by it; with deterministic=False the gradients depend on
+        it. schedule: as in `forward`.
+        """
+        options = {
+            "causal": causal,
+            "window_size_left": window_size[0],
+            "window_size_right": window_size[1],
+            "softcap": softcap,
+            "learnable_sink": learnable_sink,
+            "softmax_scale": softmax_scale,
+            "deterministic": deterministic,
+            "dlse": dlse,
+            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
+            **_given(
+                score_mod=score_mod,
+                score_mod_bwd=score_mod_bwd,
+                mask_mod=mask_mod,
+                aux_tensors=aux_tensors,
+                block_sparse_tensors=block_sparse_tensors,
+            ),
+        }
+        if seed is not None and schedule is None:
+            schedule, schedule_seed = "random", seed
+        how = _How(sm_count, disable_2cta, schedule, schedule_seed)
+        gradients, execution = self._call("_flash_attn_bwd", (q, k, v, o, dout, lse), options, how)
+        dq, dk, dv, *dsink = gradients
+        provenance = self._provenance("backward", execution)
+        return Output(dq=dq, dk=dk, dv=dv, dsink=dsink[0] if dsink else None, provenance=provenance)
+
+    def _call(
+        self, function: str, tensors: tuple[torch.Tensor, ...], options: dict[str, Any], how: _How
+    ) -> tuple[Any, Execution]:
+        """Call a function of FA4's interface for the target; everything heavy is imported here."""
+        from fa4verify.kernels.shipped import execution as executions
+        from fa4verify.kernels.shipped.device_tensors import on_device, on_host
+        from fa4verify.kernels.shipped.host import interface
+        from fa4verify.kernels.shipped.refusals import refusals
+
+        target = self._target if how.sm_count is None else replace(self._target, sm_count=how.sm_count)
+        execution = executions.scheduled(how.schedule, how.schedule_seed)
+        caches = partial(self._cache, target=target)
+        with (
+            interface(target, caches, disable_2cta=how.disable_2cta) as fa4,
+            executions.running(execution),
+            refusals(target.compiled_for),
+        ):
+            found = getattr(fa4, function)(*on_device(tensors), **{name: on_device(x) for name, x in options.items()})
+        return on_host(found), execution
+
+    def _cache(self, name: str, target: Target) -> Any:
+        from fa4verify.kernels.shipped.compiler import KernelCache, cache_folder
+        from fa4verify.kernels.shipped.execution import execute
+
+        key = name, target.sm_count
+        if key not in self._caches:
+            run: Callable[..., None] = partial(execute, target=target)
+            self._caches[key] = KernelCache(name, cache_folder(target), run)
+        return self._caches[key]
+
+    def _provenance(self, what: str, execution: Execution) -> dict[str, str]:
+        versions = {package: version(package) for package in ("flash-attn-4", "nvidia-cutlass-dsl")}
+        return {
+            "model": f"flash-attn-4 {versions['flash-attn-4']} {what}, its own PTX for {self._target.compiled_for}",
+            "compiler": f"nvidia-cutlass-dsl {versions['nvidia-cutlass-dsl']}",
+            "launches": " ".join("x".join(map(str, launch.grid)) for launch in execution.launches) or "none",
+        }
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is not FA4's business: the GPU and the order in which its threads run."""
+
+    sm_count: int | None
+    disable_2cta: bool
+    schedule: str | None
+    schedule_seed: int
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return what is not None, so that FA4's defaults are its own."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _layout(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any, max_q: Any, max_k: Any) -> Any:
+    return _given(
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        max_seqlen_q=max_q,
+        max_seqlen_k=max_k,
+    )
+
+
+FA4_SM_80, FA4_SM_90A, FA4_SM_100A, FA4_SM_103A, FA4_SM_120A = (ShippedFa4(target) for target in TARGETS.values())

@@ -1,0 +1,355 @@
+"""Asynchronous operations: from the instruction that issues one to the moment of its effect.
+
+Contract: `issue` runs one row of this group for the lanes of a mask. Eagerly, an operation is performed at once; in
+late schedules it becomes an entry of `pending` and is performed only when something waits for it: a load, a copy
+between CTAs and an arrival behind cp.async when a warp waits on their mbarrier (`land`), wgmma at wait_group, bulk
+stores and reductions at wait_group of their lane, cp.async at its wait_group, tcgen05.ld at wait::ld, and tcgen05.mma,
+cp and commit in order up to the commit whose mbarrier somebody waits on. So an operand that is overwritten too early,
+or a result that is read too early, changes the answer.
+Not late: tcgen05.st (its registers may be overwritten at once, the entry would have to carry them), and what
+wait_group.read leaves open (the store is complete by then).
+Both ways run through the same functions; `finish` performs what nobody waited for when a cluster has ended, and faults
+where that was a load: it would land in memory that another CTA may have by then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import cfunc, njit
+
+from fa4verify.ptx import mbarrier
+from fa4verify.ptx.bulk import (
+    issue_bulk_load,
+    issue_bulk_shared,
+    issue_bulk_store,
+    issue_cp_async,
+    perform_bulk_load,
+    perform_bulk_reduce,
+    perform_bulk_shared,
+    perform_bulk_store,
+    perform_cp_async,
+)
+from fa4verify.ptx.calls import call_at
+from fa4verify.ptx.fault import raise_
+from fa4verify.ptx.handle import machine_at, table_of
+from fa4verify.ptx.knobs import CALL, COUNT, KNOB
+from fa4verify.ptx.lane_ir import LANES
+from fa4verify.ptx.operations import PENDING, RANK_SHIFT, Column, MmaDtype, Op, Pending
+from fa4verify.ptx.registers import value32
+from fa4verify.ptx.state import Cta, Fault, Warp
+from fa4verify.ptx.tcgen05 import (
+    issue_tc_commit,
+    issue_tc_cp,
+    issue_tc_ld,
+    perform_tc_commit,
+    perform_tc_cp,
+    perform_tc_ld,
+    perform_tc_st,
+)
+from fa4verify.ptx.tcgen05_mma import issue_tc_mma, perform_tc_mma
+from fa4verify.ptx.tma import (
+    issue_tensor_load,
+    issue_tensor_store,
+    perform_tensor_load,
+    perform_tensor_reduce,
+    perform_tensor_store,
+)
+from fa4verify.ptx.wgmma import issue_wgmma, perform_wgmma
+
+_A, _F, _IMM = int(Column.A), int(Column.F), int(Column.IMM)
+_KIND, _ROW, _WARP, _GROUP, _LANE, _STATE = (int(Pending[x]) for x in ("KIND", "ROW", "WARP", "GROUP", "LANE", "STATE"))
+_X0, _X1, _X2, _X3, _X8 = (int(Pending[x]) for x in ("X0", "X1", "X2", "X3", "X8"))
+_FREE, _WAITS = 0, 1
+
+_CP_ASYNC, _CP_COMMIT, _CP_WAIT = int(Op.CP_ASYNC), int(Op.CP_COMMIT), int(Op.CP_WAIT)
+_BULK_LOAD, _BULK_SHARED, _BULK_STORE = int(Op.BULK_LOAD), int(Op.BULK_SHARED), int(Op.BULK_STORE)
+_BULK_REDUCE, _BULK_COMMIT, _BULK_WAIT = int(Op.BULK_REDUCE), int(Op.BULK_COMMIT), int(Op.BULK_WAIT)
+_TENSOR_LOAD, _TENSOR_STORE, _TENSOR_REDUCE = int(Op.TENSOR_LOAD), int(Op.TENSOR_STORE), int(Op.TENSOR_REDUCE)
+_WGMMA, _WGMMA_COMMIT, _WGMMA_WAIT = int(Op.WGMMA), int(Op.WGMMA_COMMIT), int(Op.WGMMA_WAIT)
+_TC_MMA, _TC_CP, _TC_COMMIT = int(Op.TC_MMA), int(Op.TC_CP), int(Op.TC_COMMIT)
+_TC_LD, _TC_ST, _TC_WAIT_LD, _TC_WAIT_ST = int(Op.TC_LD), int(Op.TC_ST), int(Op.TC_WAIT_LD), int(Op.TC_WAIT_ST)
+_ARRIVE_ASYNC = int(Op.MBARRIER_ARRIVE_ASYNC)
+
+_FIRST, _SIZE, _ISSUED, _PENDING = int(Cta.FIRST), int(Cta.SIZE), int(Cta.ISSUED), int(Cta.PENDING)
+_WGMMA_GROUP = int(Warp.WGMMA_GROUP)
+_EFFECT = int(CALL.EFFECT)
+_LATE, _FLOPS, _LEFT = int(KNOB.LATE), int(COUNT.MMA_FLOPS), int(COUNT.LEFT)
+_UNKNOWN, _FULL, _AT_EXIT = int(Fault.UNKNOWN_OPERATION), int(Fault.QUEUE_FULL), int(Fault.PENDING_AT_EXIT)
+_OFFSET = (1 << RANK_SHIFT) - 1
+_BULK_GROUPS = LANES  # where a warp's bulk groups start in state.groups
+_K = np.array([{MmaDtype.TF32: 8, MmaDtype.E4M3: 32, MmaDtype.E5M2: 32}.get(kind, 16) for kind in MmaDtype])
+_TC_K = np.array([16, 8, 32, 0])  # by kind: f16, tf32, f8f6f4
+
+
+@njit(cache=True)
+def _fill(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
+    """Read the registers of one operation into an entry."""
+    kind = state.code[row, 0]
+    entry[_KIND], entry[_ROW], entry[_WARP], entry[_LANE] = kind, row, w, lane
+    entry[_STATE], entry[_GROUP] = _WAITS, state.ctas[r, _ISSUED]
+    if kind == _WGMMA:
+        entry[_GROUP] = state.warps[r, w, _WGMMA_GROUP]
+        return issue_wgmma(state, r, w, row, lane, entry)
+    if kind == _TENSOR_LOAD:
+        return issue_tensor_load(state, r, w, row, lane, entry)
+    if kind in (_TENSOR_STORE, _TENSOR_REDUCE):
+        entry[_GROUP] = state.groups[r, w, _BULK_GROUPS + lane]
+        return issue_tensor_store(state, r, w, row, lane, entry)
+    if kind in (_BULK_STORE, _BULK_REDUCE):
+        entry[_GROUP] = state.groups[r, w, _BULK_GROUPS + lane]
+        return issue_bulk_store(state, r, w, row, lane, entry)
+    if kind == _CP_ASYNC:
+        entry[_GROUP] = state.groups[r, w, lane]
+        return issue_cp_async(state, r, w, row, lane, entry)
+    if kind == _BULK_LOAD:
+        return issue_bulk_load(state, r, w, row, lane, entry)
+    if kind == _BULK_SHARED:
+        return issue_bulk_shared(state, r, w, row, lane, entry)
+    if kind == _ARRIVE_ASYNC:
+        entry[_X0] = value32(state, r, w, state.code[row, _A], lane) + state.code[row, _IMM]
+        return np.int64(0)
+    if kind == _TC_MMA:
+        return issue_tc_mma(state, r, w, row, lane, entry)
+    if kind == _TC_COMMIT:
+        return issue_tc_commit(state, r, w, row, lane, entry)
+    if kind == _TC_CP:
+        return issue_tc_cp(state, r, w, row, lane, entry)
+    if kind in (_TC_LD, _TC_ST):
+        return issue_tc_ld(state, r, w, row, lane, entry)
+    return raise_(state, _UNKNOWN, r, w, row, lane, kind, 0, 0, 0)
+
+
+@cfunc("int64(int64, int64, int64)", cache=True)
+def effect(address, r, i):  # type: ignore[no-untyped-def]
+    """Have the effect of entry `i` of a CTA."""
+    state = machine_at(address)
+    entry = state.pending[r, i]
+    kind = entry[_KIND]
+    if kind == _WGMMA:
+        code = state.code[entry[_ROW]]
+        state.counts[_FLOPS] += 2 * 16 * code[_F] * _K[code[_IMM] & 15]
+        return perform_wgmma(state, r, entry)
+    if kind == _TENSOR_LOAD:
+        return perform_tensor_load(state, r, entry)
+    if kind == _TENSOR_STORE:
+        return perform_tensor_store(state, r, entry)
+    if kind == _TENSOR_REDUCE:
+        return perform_tensor_reduce(state, r, entry)
+    if kind == _BULK_STORE:
+        return perform_bulk_store(state, r, entry)
+    if kind == _BULK_REDUCE:
+        return perform_bulk_reduce(state, r, entry)
+    if kind == _CP_ASYNC:
+        return perform_cp_async(state, r, entry)
+    if kind == _BULK_LOAD:
+        return perform_bulk_load(state, r, entry)
+    if kind == _BULK_SHARED:
+        return perform_bulk_shared(state, r, entry)
+    if kind == _ARRIVE_ASYNC:
+        return mbarrier.arrive(state, r, entry[_X0], 1)
+    if kind == _TC_MMA:
+        shape = entry[_X3]  # the instruction descriptor: N / 8 in bits 17-22, M / 16 in bits 24-28
+        k = _TC_K[(state.code[entry[_ROW], _IMM] >> 4) & 3]
+        state.counts[_FLOPS] += 2 * (((shape >> 17) & 63) << 3) * (((shape >> 24) & 31) << 4) * k
+        return perform_tc_mma(state, r, entry)
+    if kind == _TC_COMMIT:
+        return perform_tc_commit(state, r, entry)
+    if kind == _TC_CP:
+        return perform_tc_cp(state, r, entry)
+    if kind == _TC_LD:
+        return perform_tc_ld(state, r, entry)
+    return perform_tc_st(state, r, entry)
+
+
+@njit(cache=True)
+def _perform(state, r, i):  # type: ignore[no-untyped-def]
+    """Have the effect of an entry and free it; a fault that names no row is the entry's."""
+    fault = call_at(state.knobs[_EFFECT], (table_of(state), r, i))
+    entry = state.pending[r, i]
+    entry[_STATE] = _FREE
+    if fault != 0 and state.fault[1] < 0:
+        state.fault[1], state.fault[2], state.fault[3], state.fault[4] = entry[_ROW], r, entry[_WARP], entry[_LANE]
+    return fault
+
+
+@njit(cache=True)
+def _compact(state, r):  # type: ignore[no-untyped-def]
+    """Close the gaps that performed entries have left, keeping the order of issue."""
+    pending, kept = state.pending, 0
+    for i in range(state.ctas[r, _PENDING]):
+        if pending[r, i, _STATE] != _FREE:
+            if i != kept:
+                for field in range(PENDING):
+                    pending[r, kept, field] = pending[r, i, field]
+            kept += 1
+    state.ctas[r, _PENDING] = kept
+
+
+@njit(cache=True)
+def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
+    """Perform what a wait of this warp waits for: all but its last `keep` groups."""
+    for i in range(state.ctas[r, _PENDING]):
+        entry = state.pending[r, i]
+        if entry[_WARP] != w or entry[_STATE] == _FREE:
+            continue
+        kind, lane = entry[_KIND], entry[_LANE]
+        if operation == _WGMMA_WAIT:
+            due = kind == _WGMMA and entry[_GROUP] < state.warps[r, w, _WGMMA_GROUP] - keep
+        elif operation == _TC_WAIT_LD:
+            due = kind == _TC_LD
+        elif operation == _CP_WAIT:
+            due = kind == _CP_ASYNC and (mask >> lane) & 1 == 1
+            due = due and (keep < 0 or entry[_GROUP] < state.groups[r, w, lane] - keep)
+        else:
+            due = kind in (_BULK_STORE, _BULK_REDUCE, _TENSOR_STORE, _TENSOR_REDUCE) and (mask >> lane) & 1 == 1
+            due = due and entry[_GROUP] < state.groups[r, w, _BULK_GROUPS + lane] - keep
+        if due:
+            fault = _perform(state, r, i)
+            if fault != 0:
+                return fault
+    _compact(state, r)
+    return np.int64(0)
+
+
+@njit(cache=True)
+def _signals(entry, address):  # type: ignore[no-untyped-def]
+    """Whether an entry will arrive at, or bring bytes to, the mbarrier at a shared::cluster address."""
+    kind = entry[_KIND]
+    if kind in (_BULK_LOAD, _BULK_SHARED):
+        return entry[_X2] == address
+    rank = address >> RANK_SHIFT
+    if kind == _TENSOR_LOAD:
+        if entry[_X8] >= 0:
+            return entry[_X2] & _OFFSET == address & _OFFSET and (entry[_X8] >> rank) & 1 == 1
+        return entry[_X2] == address
+    if kind == _TC_COMMIT:
+        if entry[_X1] >= 0:
+            return entry[_X0] & _OFFSET == address & _OFFSET and (entry[_X1] >> rank) & 1 == 1
+        return entry[_X0] == address
+    return kind == _ARRIVE_ASYNC and entry[_X0] == address
+
+
+@njit(cache=True)
+def _before(state, r, i):  # type: ignore[no-untyped-def]
+    """Perform what must have happened before entry `i`: earlier tcgen05 operations or cp.async of the same thread."""
+    last = state.pending[r, i]
+    for j in range(i):
+        entry = state.pending[r, j]
+        if entry[_STATE] == _FREE or entry[_WARP] != last[_WARP]:
+            continue
+        if last[_KIND] == _TC_COMMIT:
+            due = entry[_KIND] in (_TC_MMA, _TC_CP, _TC_COMMIT)
+        else:
+            due = entry[_KIND] == _CP_ASYNC and entry[_LANE] == last[_LANE]
+        if due:
+            fault = _perform(state, r, j)
+            if fault != 0:
+                return fault
+    return np.int64(0)
+
+
+@cfunc("int64(int64, int64, int64, int64)", cache=True)
+def land(table, r, address, backwards):  # type: ignore[no-untyped-def]
+    """Perform everything in the cluster of CTA `r` that completes the mbarrier which a warp waits on.
+
+    `backwards`: the operation issued last first, where nothing orders them.
+    """
+    state = machine_at(table)
+    first = state.ctas[r, _FIRST]
+    for q in range(first, first + state.ctas[r, _SIZE]):
+        count, landed = state.ctas[q, _PENDING], False
+        for step in range(count):
+            i = count - 1 - step if backwards else step
+            entry = state.pending[q, i]
+            if entry[_STATE] == _FREE or not _signals(entry, address):
+                continue
+            fault = np.int64(0)
+            if entry[_KIND] in (_TC_COMMIT, _ARRIVE_ASYNC):
+                fault = _before(state, q, i)
+            if fault == 0:
+                fault = _perform(state, q, i)
+            if fault != 0:
+                return fault
+            landed = True
+        if landed:
+            _compact(state, q)
+    return np.int64(0)
+
+
+@njit(cache=True)
+def _enter(state, r, w, row, lane):  # type: ignore[no-untyped-def]
+    """Issue one operation, and perform it unless the schedule is late."""
+    count = state.ctas[r, _PENDING]
+    if count >= state.pending.shape[1]:
+        return raise_(state, _FULL, r, w, row, lane, count, 0, 0, 0)
+    entry = state.pending[r, count]
+    fault = _fill(state, r, w, row, lane, entry)
+    if fault != 0:
+        return fault
+    state.ctas[r, _ISSUED] += 1
+    if state.knobs[_LATE] == 0 or entry[_KIND] == _TC_ST:
+        return _perform(state, r, count)
+    state.ctas[r, _PENDING] = count + 1
+    return np.int64(0)
+
+
+@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
+    """Run one row of this group; for operations of the whole warp the caller has checked that no lane is missing."""
+    state = machine_at(address)
+    code = state.code[row]
+    operation = code[0]
+    if operation in (_CP_COMMIT, _BULK_COMMIT):
+        start = 0 if operation == _CP_COMMIT else _BULK_GROUPS
+        for lane in range(LANES):
+            if (mask >> lane) & 1:
+                state.groups[r, w, start + lane] += 1
+        return np.int64(0)
+    if operation == _WGMMA_COMMIT:
+        state.warps[r, w, _WGMMA_GROUP] += 1
+        return np.int64(0)
+    if operation in (_CP_WAIT, _BULK_WAIT, _WGMMA_WAIT, _TC_WAIT_LD, _TC_WAIT_ST):
+        if state.ctas[r, _PENDING] == 0 or operation == _TC_WAIT_ST:
+            return np.int64(0)
+        return _drain(state, r, w, mask, operation, code[_IMM])
+    whole = operation in (_WGMMA, _TC_LD, _TC_ST)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            if operation == _ARRIVE_ASYNC and code[_F] != 1:
+                barrier = value32(state, r, w, code[_A], lane) + code[_IMM]
+                fault = mbarrier.change(state, r, barrier, -1, 0, 0)  # the phase expects one arrival more
+                if fault != 0:
+                    return fault
+            fault = _enter(state, r, w, row, lane)
+            if fault != 0:
+                return fault
+            if whole:
+                break
+    return np.int64(0)
+
+
+@njit(cache=True)
+def warp_ended(state, r, w):  # type: ignore[no-untyped-def]
+    """Fault where a warp ends before its own wgmma."""
+    for i in range(state.ctas[r, _PENDING]):
+        entry = state.pending[r, i]
+        if entry[_KIND] == _WGMMA and entry[_WARP] == w:
+            return raise_(state, _AT_EXIT, r, w, entry[_ROW], -1, entry[_KIND], 0, 0, 0)
+    return np.int64(0)
+
+
+@cfunc("int64(int64, int64)", cache=True)
+def finish(address, first):  # type: ignore[no-untyped-def]
+    """Perform what nobody waited for in a cluster that has ended; fault where it was to land in shared memory."""
+    state = machine_at(address)
+    for q in range(first, first + state.ctas[first, _SIZE]):
+        for i in range(state.ctas[q, _PENDING]):
+            entry = state.pending[q, i]
+            if entry[_KIND] in (_TENSOR_LOAD, _BULK_LOAD, _BULK_SHARED):
+                return raise_(state, _AT_EXIT, q, entry[_WARP], entry[_ROW], entry[_LANE], entry[_KIND], 0, 0, 0)
+            state.counts[_LEFT] += 1
+            fault = _perform(state, q, i)
+            if fault != 0:
+                return fault
+        state.ctas[q, _PENDING] = 0
+    return np.int64(0)

@@ -1,0 +1,142 @@
+"""`fa4verify races KERNEL CASE`: whether bits depend on the schedule, and which waits nothing misses.
+
+Contract: takes one case of the shipped suites and a kernel that the PTX machine executes (`fa4@...`), prints one line a
+schedule, with `delete` one line an instruction left out, and a last line that says what it means. Exit code 0: the same
+bits under every schedule, or a backward that does not promise them; 1: different bits or a fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from fa4verify import cases, kernels
+from fa4verify.plan import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from fa4verify.kernels.shipped.races import Deletion, Outcome
+    from fa4verify.vocabulary import Case
+
+
+def chosen_case(kernel: str, expression: str, suite: str | None) -> Case:
+    """Return the one case that a case id or a selection means, run by this kernel.
+
+    Raises
+    ------
+    BadRequest
+        The kernel is not one that the PTX machine executes, or the expression means no case, or several.
+    """
+    if not kernel.startswith("fa4@"):
+        executed = ", ".join(name for name in kernels.names() if name.startswith("fa4@"))
+        raise BadRequest(f"races: {kernel} has no PTX to schedule; kernels that do: {executed}")
+    if kernel not in kernels.names() or (reason := kernels.availability(kernel)):
+        raise BadRequest(f"races: {kernel}: {reason if kernel in kernels.names() else 'unknown kernel'}")
+    found: dict[str, Case] = {}
+    for name in [suite] if suite else cases.suites():
+        try:
+            loaded = cases.load_suite(name).cases
+            picked = [case for case in loaded if case.id == expression] or cases.select(loaded, expression)
+        except cases.SuiteError as error:
+            raise BadRequest(str(error)) from error
+        found.update({case.id: case for case in cases.substitute_kernel(picked, kernel) if case.operation != "exp2"})
+    if expression in found:
+        return found[expression]
+    if len(found) != 1:
+        some = "; ".join(list(found)[:3])
+        raise BadRequest(f"races: {expression!r} means {len(found)} cases, expected one{': ' + some if some else ''}")
+    case = next(iter(found.values()))
+    return msgspec.structs.replace(case, operation="backward", runs=1) if case.operation == "repeat" else case
+
+
+def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file: Path | None) -> int:
+    """Run the schedules, print what they showed, and return the exit code; `file` gets all of it as JSON."""
+    from fa4verify.kernels.shipped import races
+    from fa4verify.ptx import MachineFault
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(case.id)}[/]")
+    inputs = cases.draw(case)
+    chosen = races.schedules(count, seed)
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in races.under_schedules(case, inputs, chosen):
+            outcomes.append(outcome)
+            console.print(_line(outcome), markup=True)
+    except kernels.Unsupported as reason:
+        raise BadRequest(f"races: {case.kernel} declines {case.id}: {reason}") from reason
+    except MachineFault as fault:
+        console.print(f"  [bold red]fault in the fixed order[/]\n{escape(str(fault))}")
+        return 1
+    missed: list[Deletion] = []
+    deleted: list[Deletion] = []
+    if delete:
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("instructions left out", total=None)
+            for deletion in races.deletions(case, inputs, chosen, lambda text: matching in text):
+                deleted.append(deletion)
+                bar.advance(task)
+                console.print(_deleted(deletion), markup=True)
+        missed = [deletion for deletion in deleted if deletion.noticed is None]
+    if file:
+        _write(file, case, outcomes, deleted)
+    return _conclude(console, case, outcomes, deleted, missed)
+
+
+def _conclude(
+    console: Console, case: Case, outcomes: list[Outcome], deleted: list[Deletion], missed: list[Deletion]
+) -> int:
+    bad = [outcome for outcome in outcomes if not outcome.agrees]
+    if deleted:
+        console.print(f"{len(deleted)} instructions left out one at a time; {len(missed)} of them nothing noticed")
+    if not bad:
+        console.print(f"[green]the same bits under all {len(outcomes)} schedules[/]")
+        return 0
+    faults = sum(outcome.fault is not None for outcome in bad)
+    if case.operation == "backward" and not case.deterministic and not faults:
+        console.print(f"bits differ under {len(bad)} of {len(outcomes)} schedules, which this case does not forbid")
+        return 0
+    console.print(
+        f"[bold red]{len(bad)} of {len(outcomes)} schedules differ from the fixed order[/] ({faults} with a fault)"
+    )
+    return 1
+
+
+def _line(outcome: Outcome) -> str:
+    if outcome.fault:
+        return f"  [bold red]fault[/]      {escape(outcome.schedule)}: {escape(outcome.fault)}"
+    if outcome.different:
+        return f"  [bold red]different[/]  {escape(outcome.schedule)}: {_counts(outcome.different)}"
+    return f"  [green]same bits[/]  {escape(outcome.schedule)} ({outcome.steps:,} warp instructions)"
+
+
+def _deleted(deletion: Deletion) -> str:
+    where = f"line {deletion.line}: {escape(deletion.instruction)}"
+    if deletion.noticed is None:
+        return f"  [bold yellow]unnoticed[/]  {where}"
+    told = deletion.noticed.fault or _counts(deletion.noticed.different)
+    return f"  [green]noticed[/]    {where}\n             {escape(told)} ({escape(deletion.noticed.schedule)})"
+
+
+def _counts(different: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} elements of {name}" for name, count in different.items())
+
+
+def _write(file: Path, case: Case, outcomes: Iterable[Outcome], deleted: Iterable[Deletion]) -> None:
+    told: dict[str, Any] = {
+        "case": case,
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "deletions": [asdict(deletion) for deletion in deleted],
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+    except OSError as error:
+        raise BadRequest(f"{file}: cannot write: {error.strerror or error}") from error

@@ -1,0 +1,65 @@
+"""Equal bits with a baseline: what counts, what does not, and that nothing trivial has them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fa4verify.judgement import admit, judge, measure
+from fa4verify.judgement.bits import unlike
+from fa4verify.vocabulary import BITS, Output
+from tests.judgement.attention import budget, problem
+
+SAME = budget("o", BITS, limit=0.0)
+
+
+def flipped(o: torch.Tensor, *index: int) -> torch.Tensor:
+    """Return O with the last bit of one element turned."""
+    bits = o.clone().view(torch.int16)
+    bits[index] ^= 1
+    return bits.view(o.dtype)
+
+
+def test_one_bit_is_seen_and_found():
+    p = problem().with_case(baseline="standard", budgets=(SAME,))
+    where = tuple(size - 1 for size in p.output.o.shape)
+    changed = replace(p.output, o=flipped(p.output.o, *where))
+    for output, expected in ((p.output, 0.0), (changed, 1.0)):
+        metrics = measure(p.case, output, p.truth, baseline=p.output)
+        assert metrics["o"].values[BITS] == expected
+        assert judge(p.case, metrics, {}, output, p.truth).outcome == ("FAIL" if expected else "PASS")
+    assert metrics["o"].where[BITS] == where
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "differing"),
+    [
+        ([0.0, 1.0], [-0.0, 1.0], 1),
+        ([float("nan"), 1.0], [float("nan"), 1.0], 0),
+        ([float("nan"), 1.0], [float("inf"), 1.0], 1),
+        ([float("inf"), -float("inf")], [float("inf"), float("inf")], 1),
+    ],
+)
+def test_signs_of_zero_and_classes_count_but_payloads_of_nan_do_not(got, want, differing):
+    expected = Output(o=torch.tensor(want, dtype=torch.float32))
+    assert unlike("o", torch.tensor(got, dtype=torch.float32), expected)[0] == {BITS: differing}
+    payload = torch.tensor([0x7FC0, 0x7FFF], dtype=torch.int16).view(torch.bfloat16)
+    assert unlike("o", payload.flip(0), Output(o=payload))[0] == {BITS: 0.0}
+
+
+def test_a_baseline_without_the_tensor_gives_no_metric_and_the_case_is_inconclusive():
+    p = problem().with_case(baseline="standard", budgets=(SAME,))
+    for baseline in (None, Output(lse=p.output.lse), Output(o=p.output.o[:, :1])):
+        metrics = measure(p.case, p.output, p.truth, baseline=baseline)
+        assert BITS not in metrics["o"].values
+        assert judge(p.case, metrics, {}, p.output, p.truth).outcome == "INCONCLUSIVE"
+
+
+def test_nothing_trivial_has_the_bits_of_a_baseline():
+    p = problem().with_case(baseline="standard", budgets=(SAME,))
+    assert admit(p.case, p.truth, {}, p.output) == []
+    (reason,) = admit(p.case, p.truth, {})
+    assert "cannot be evaluated" in reason
+    vague = budget("o", BITS, limit=float(np.prod(p.output.o.shape)))
+    assert len(admit(p.with_case(budgets=(vague,)).case, p.truth, {}, p.output)) == 4
