@@ -23,6 +23,7 @@ from fa4verify import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fa4verify.reports import Summary
     from fa4verify.runs import Run
     from fa4verify.vocabulary import Suite
 
@@ -55,6 +56,7 @@ def run(
     select: str | None = None,
     out: Path = Path(),
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    html: Path | None = None,
 ) -> int:
     """Verify the cases of a suite; print the verdicts, write a run file and reports.
 
@@ -70,6 +72,8 @@ def run(
         Folder for runs/ and reports/.
     workers
         Processes; by default one for each physical core.
+    html
+        Also write the report as this one HTML file.
     """
     from fa4verify.plan import plan
     from fa4verify.runs import read
@@ -78,7 +82,7 @@ def run(
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select)
     path = _sweep(chosen, kernel, out, workers)
-    return _report(read(path), path, out)
+    return _report(read(path), path, out, html=html)
 
 
 @app.command(name="list")
@@ -107,7 +111,7 @@ def list_(what: Literal["suites", "cases", "kernels", "distributions"], suite: s
 
 
 @app.command
-def report(path: Path, /, *, out: Path = Path()) -> int:
+def report(path: Path, /, *, out: Path = Path(), html: Path | None = None, figures: Path | None = None) -> int:
     """Show a run file again and rewrite its reports; the exit code is the one that the run deserves.
 
     Parameters
@@ -116,10 +120,14 @@ def report(path: Path, /, *, out: Path = Path()) -> int:
         A run file, complete or not.
     out
         Folder for reports/.
+    html
+        Also write the report as this one HTML file.
+    figures
+        Also write each figure as SVG into this folder.
     """
     from fa4verify.runs import read
 
-    return _report(read(path), path, out)
+    return _report(read(path), path, out, html=html, figures=figures)
 
 
 @app.command
@@ -262,7 +270,7 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     return path
 
 
-def _report(finished: Run, path: Path, out: Path) -> int:
+def _report(finished: Run, path: Path, out: Path, *, html: Path | None = None, figures: Path | None = None) -> int:
     """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
 
     The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
@@ -273,11 +281,26 @@ def _report(finished: Run, path: Path, out: Path) -> int:
     stem = out / "reports" / path.stem
     files = {stem.with_name(f"{path.stem}.md"): markdown.render, stem.with_name(f"{path.stem}.xml"): junit.render}
     try:
-        terminal.render(summary, files=[path, *files])
+        terminal.render(summary, files=[path, *files, *([html] if html else [])])
     finally:
         for file, render in files.items():
             _write(file, render(summary))
+    if html or figures:
+        _draw(summary, html, figures)
     return exit_code(summary)
+
+
+def _draw(summary: Summary, html: Path | None, folder: Path | None) -> None:
+    """Write the HTML report and the figures; matplotlib is imported here, a second after the verdicts are out."""
+    from fa4verify.reports import html as page
+    from fa4verify.reports.figures import figures
+
+    drawn = figures([row.record for row in summary.rows if row.record is not None])
+    if folder:
+        for figure in drawn:
+            _write(folder / f"{figure.name}.svg", figure.svg)
+    if html:
+        _write(html, page.render(summary, drawn=drawn))
 
 
 def _write(file: Path, text: str) -> None:
