@@ -6,8 +6,8 @@ whoever writes hex means those bits. What cannot be read is a SetError of one li
 Fails first where a shell eats the list: quote it.
 
 Forms: `fa4:3` or `degree3` (the set that FA4 ships), `1,0.695,0.2276,0.0771` (decimal or C hex float, a trailing f is
-allowed), a path that ends in .toml or .json, or JSON itself: a list of numbers, or an object with `coefficients` and, as
-in the files, `name`, `range` ("floor" or "nearest") and `provenance`.
+allowed), a path that ends in .toml or .json, or JSON itself: a list of numbers, or an object with `coefficients` and,
+as in the files, `name`, `range` ("floor" or "nearest") and `provenance`.
 """
 
 from __future__ import annotations
