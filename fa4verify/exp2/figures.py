@@ -41,7 +41,7 @@ _INFINITY = float("inf")
 def _accumulate(
     _typing: Any, y: Any, vectors: Any, table: Any, scale: Any, sums: Any, extremes: Any
 ) -> tuple[Any, Any]:
-    """Add the errors y * (scale * table) - 1 to sums[:16] and their squares to sums[16:]; write the block's extremes."""
+    """Add errors y * (scale * table) - 1 to sums[:16], their squares to sums[16:]; write the extremes."""
     signature = types.void(y, vectors, table, scale, sums, extremes)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
