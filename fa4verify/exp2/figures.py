@@ -179,7 +179,33 @@ def _place(
     return signature, codegen
 
 
+def _tally(_typing: Any, y: Any, vectors: Any, limits: Any, counts: Any) -> tuple[Any, Any]:
+    """Add to counts[k] how many results have bits, as unsigned numbers, above limits[k], k = 0 ... 3."""
+    signature = types.void(y, vectors, limits, counts)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given = _Arguments(context, builder, signature, arguments, "y vectors limits counts")
+        rows = [_splat(builder, builder.load(builder.gep(given.data("limits"), [_I64(k)]))) for k in range(4)]
+        slots = [_alloca(builder, _INTS) for _ in rows]
+        for slot in slots:
+            builder.store(_fill_constant(_INTS, 0), slot)
+        with cgutils.for_range(builder, given.integer("vectors")) as loop:
+            offset = builder.add(builder.mul(loop.index, _I64(LANES)), _I64(BEFORE))
+            code = builder.load(_at(builder, given.data("y"), offset, _INTS), align=4)
+            for limit, slot in zip(rows, slots, strict=True):
+                mark = builder.icmp_unsigned(">", code, limit)
+                builder.store(builder.sub(builder.load(slot), builder.sext(mark, _INTS)), slot)
+        for k, slot in enumerate(slots):
+            total = _call(builder, "llvm.vector.reduce.add.v16i32", _I32, builder.load(slot))
+            place = builder.gep(given.data("counts"), [_I64(k)])
+            builder.store(builder.add(builder.load(place), builder.zext(total, _I64)), place)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 # Not as decorators: numba types an intrinsic as taking the typing context, which its callers do not pass.
 accumulate: Any = intrinsic(_accumulate)
 outside: Any = intrinsic(_outside)
 place: Any = intrinsic(_place)
+tally: Any = intrinsic(_tally)

@@ -16,7 +16,7 @@ from fa4verify.arithmetic.bits import bits_of, float_of
 from fa4verify.arithmetic.correct import exp2_pair
 from fa4verify.arithmetic.fma import fma64
 from fa4verify.exp2.evaluate import evaluate_into, evaluate_one, float_at
-from fa4verify.exp2.figures import accumulate, outside, place
+from fa4verify.exp2.figures import accumulate, outside, place, tally
 from fa4verify.exp2.lanes import BEFORE, LANES
 
 CHUNK = 2**15  # inside an octave and a binade: the widest, in [64, 128), are 1/4 long
@@ -195,3 +195,20 @@ def take_piece(  # type: ignore[no-untyped-def]
         for f in range(3):
             mismatches[c, f] = counts[f]
         steps_down[c], nonfinite[c] = counts[3], counts[4]
+
+
+@njit(cache=True, nogil=True)
+def tally_range(first, count, coefficients, nearest, ftz, limits, counts):  # type: ignore[no-untyped-def]
+    """Add to counts[k] how many of the results for consecutive bit patterns have bits above limits[k], unsigned."""
+    block = 4096
+    y = np.empty(BEFORE + block, np.float32)
+    done = 0
+    while done < count:
+        size = min(block, count - done)
+        evaluate_into(y, BEFORE, first + done, 1, size, coefficients, nearest, ftz)
+        tally(y, size // LANES, limits, counts)
+        for i in range(size // LANES * LANES, size):
+            code = np.int64(bits_of(y[BEFORE + i]))
+            for k in range(4):
+                counts[k] += code > np.int64(limits[k])
+        done += size

@@ -30,7 +30,19 @@ if TYPE_CHECKING:
 
     from fa4verify.exp2.sets import CoefficientSet
 
-__all__ = ["BINS", "CHUNK", "EDGES", "FORMATS", "Figures", "Piece", "collect", "everything", "fractions"]
+__all__ = [
+    "BINS",
+    "CHUNK",
+    "EDGES",
+    "FORMATS",
+    "NEGATIVE",
+    "Figures",
+    "Piece",
+    "collect",
+    "everything",
+    "fractions",
+    "processors",
+]
 
 _PIECE = 2**25  # inputs a thread takes at once: 30 ms
 
@@ -116,13 +128,13 @@ def collect(
                 fill(Piece(int(made.first[c]), int(made.count[c]), int(made.stride[c])), slice(c, c + 1), True)
         progress(parts[k].count)
 
-    with ThreadPoolExecutor(threads or _processors()) as pool:
+    with ThreadPoolExecutor(threads or processors()) as pool:
         for job in [pool.submit(take, k) for k in range(len(parts))]:
             job.result()
     return made
 
 
-def _processors() -> int:
+def processors() -> int:
     """Return how many processors the process may use; a container's share is smaller than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
