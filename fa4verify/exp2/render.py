@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fa4verify.exp2.sets import hex_float
+from fa4verify.reports.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ _LEGEND = (
 def terminal(report: Report, console: Console) -> None:
     """Print the report; findings come last, failures at the very end."""
     chosen = report.chosen
-    head = f"{chosen.name}: degree {chosen.degree}, range {chosen.range_reduction}, {report.form}"
+    head = f"{one_line(chosen.name)}: degree {chosen.degree}, range {chosen.range_reduction}, {report.form}"
     console.print(Text(head, "bold"), soft_wrap=True)
     for k, (value, word) in enumerate(zip(chosen.coefficients, chosen.hex, strict=True)):
         console.print(Text(f"  p{k} = {word}  ({value:.9g})"))
@@ -166,7 +167,7 @@ def _lines(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _cell(text: str) -> str:
     """Keep a text, such as a user's name of a set, inside its cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return one_line(text).replace("|", "\\|")
 
 
 def _bullet(finding: Finding) -> str:

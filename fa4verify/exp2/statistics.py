@@ -2,9 +2,9 @@
 
 Contract: `collect` takes pieces (first bits, count, stride) with -127 <= x < 128 and returns the figures of each chunk
 of at most 2^15 inputs, so that any measure on x is a weighted sum of them afterwards. Errors are against 2^x itself:
-- relative: y / 2^x - 1; the reference 2^-x is a product of three float64 (one correctly placed by `correct.exp2_pair`,
-  two table entries), so it is off by less than 3 * 2^-53, and an error by less than 4 * 2^-53 = 4.5e-16;
-- ulp: (y - 2^x) / spacing of float32 at 2^x (below 2^-126 that of the subnormals), off by less than 2^-27;
+- relative: y / 2^x - 1, off by less than 5.1 * 2^-53 = 5.7e-16: the reference 2^-x is the product of three float64
+  from `correct.exp2_pair`, each rounded, as are the two multiplications (4.56e-16 occurs);
+- ulp: (y - 2^x) / spacing of float32 at 2^x (below 2^-126 that of the subnormals), off by less than 2^-26;
 - mismatches: y rounded to bf16, fp16, e4m3 is not 2^x rounded once (`steps`), exact;
 - steps down: y at a float32 is below y at the float32 under it, or one of them is NaN.
 Results that are infinite or NaN are counted apart and left out of the sums, extremes and ulp histogram.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fa4verify.exp2.lanes import LANES
 from fa4verify.exp2.passes import BINS, CHUNK, EDGES, NEGATIVE, take_piece
 from fa4verify.exp2.steps import FORMATS, staircase
 
@@ -98,7 +99,7 @@ def collect(
     Parameters
     ----------
     pieces
-        Inputs with -127 <= x < 128, such as `everything()` and `fractions()`.
+        Inputs with -127 <= x < 128, such as `everything()` and `fractions()`; ValueError for others.
     chosen
         The set, with its range reduction.
     ftz
@@ -108,7 +109,7 @@ def collect(
     progress
         Called with the number of inputs done since the last call, from any thread.
     """
-    parts = [part for piece in pieces for part in _cut(piece)]
+    parts = [part for piece in pieces for part in _cut(_evenly_spaced(piece))]
     chunks = [-(-part.count // CHUNK) for part in parts]
     ends = [int(end) for end in np.cumsum([0, *chunks])]
     made = _empty(parts, chunks)
@@ -145,6 +146,25 @@ def _cut(piece: Piece) -> list[Piece]:
         Piece(piece.first + start * piece.stride, min(_PIECE, piece.count - start), piece.stride)
         for start in range(0, piece.count, _PIECE)
     ]
+
+
+def _evenly_spaced(part: Piece) -> Piece:
+    """Return the piece; ValueError unless each chunk lies in one binade and one octave, and in [-127, 128)."""
+    negative = part.first >= NEGATIVE
+    end = NEGATIVE + _code(127) if negative else _code(128) - 1
+    bad = part.stride < 1 or part.count < 1 or part.first == NEGATIVE
+    bad = bad or part.first + (part.count - 1) * part.stride > end
+    begin = np.arange(0, 0 if bad else part.count, CHUNK)
+    size = np.minimum(CHUNK, part.count - begin)
+    first = part.first + begin * part.stride
+    last = first + (size - 1) * part.stride
+    if negative:  # a binade's and an octave's last negative number has the next one's bits
+        first, last = first - part.stride, last - part.stride
+    lower, upper = (codes.astype(np.uint32).view(np.float32) for codes in (first, last))
+    even = (first >> 23 == last >> 23) & (np.trunc(lower) == np.trunc(upper))
+    if bad or not np.all(even | (size < LANES)):
+        raise ValueError(f"{part}: no chunks of evenly spaced inputs in one octave of [-127, 128)")
+    return part
 
 
 def _empty(parts: Sequence[Piece], chunks: Sequence[int]) -> Figures:
