@@ -15,6 +15,8 @@ from cyclopts import App, Parameter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Objective = Literal["max", "rms", "bias", "bf16", "fp16", "e4m3"]
+
 app = App(name="exp2", help="The laboratory of FA4's software exponential: check coefficients, fit better ones.")
 
 
@@ -80,8 +82,92 @@ def check(
     return 1 if report.failed else 0
 
 
+@app.command
+def fit(
+    *,
+    degree: Annotated[int, Parameter(validator=_between(0, 7))],
+    objective: tuple[Objective, ...] = ("max",),
+    p0: Literal["one", "free", "at-least-one"] = "one",
+    continuous: Annotated[bool, Parameter(negative="")] = False,
+    range_: Annotated[Literal["floor", "nearest"], Parameter(name="--range")] = "floor",
+    no_worse_than: str | None = None,
+    hold: tuple[Objective, ...] = (),
+    over: Literal["x", "f"] = "x",
+    seconds: Annotated[int, Parameter(validator=_between(1, 3600))] = 30,
+    seed: Annotated[int, Parameter(validator=_between(0, 2**31))] = 0,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Find float32 coefficients that are best in an objective; several objectives give their Pareto front.
+
+    Parameters
+    ----------
+    degree
+        Of the polynomial, which is its number of FMAs.
+    objective
+        max, rms, bias, bf16, fp16, e4m3; may be given several times.
+    p0
+        The constant term: 1 as FA4's, free, or at least 1 (below 1, masked scores become NaN).
+    continuous
+        No step where octaves meet.
+    range_
+        Range reduction by floor, as FA4's, or to nearest.
+    no_worse_than
+        A set (as `exp2 check` takes it) that no figure may be worse than.
+    hold
+        The figures that --no-worse-than is about; by default all.
+    over
+        The largest error over every float32 x, or over the fractions f alone.
+    seconds
+        Time for the search on two cores; degrees below 4 stop by themselves.
+    seed
+        Of the search.
+    json
+        Print coefficients, figures and provenance as JSON; `exp2 check` reads it.
+    """
+    from rich.console import Console
+
+    from fa4verify.exp2 import emit
+    from fa4verify.exp2.fit import confirm
+    from fa4verify.exp2.fit import fit as find
+    from fa4verify.exp2.remez import Shape
+    from fa4verify.exp2.sets import SetError, parse
+    from fa4verify.exp2.targets import OBJECTIVES
+
+    try:
+        shape = Shape(degree, p0, continuous, range_)
+    except ValueError as error:
+        raise SetError(str(error)) from None
+    given = None if no_worse_than is None else parse(no_worse_than)
+    if hold and given is None:
+        raise SetError("--hold says which figures --no-worse-than is about: give a set")
+    done = 0.0
+    with _bar(1000, "searching") as advance:
+
+        def progress(share: float) -> None:
+            nonlocal done
+            advance(round(1000 * (share - done)))
+            done = share
+
+        found = find(
+            shape,
+            objective or ("max",),
+            no_worse_than=given,
+            hold=hold or OBJECTIVES,
+            over_x=over == "x",
+            seconds=float(seconds),
+            seed=seed,
+            progress=progress,
+        )
+    found = tuple(confirm(each) for each in found)
+    if json:
+        print(emit.as_json(found))
+    else:
+        emit.terminal(found, Console())
+    return 0
+
+
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
+def _bar(total: int, what: str = "all 2^32 inputs") -> Iterator[Callable[[int], None]]:
     """Show progress on stderr while it lasts, if a person looks."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -93,4 +179,4 @@ def _bar(total: int) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("compiling (once)", total=total)
-        yield lambda done: progress.update(task, advance=done, description="all 2^32 inputs")
+        yield lambda done: progress.update(task, advance=done, description=what)

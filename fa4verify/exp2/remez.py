@@ -32,6 +32,7 @@ ConstantTerm = Literal["one", "free", "at-least-one"]
 _DIGITS = 50
 _LEVELLED = 1e-25  # relative; a grid search with a margin stops at its own grid instead
 _GRID = 4096
+_RIVAL = 1.0 - 1e-4  # lower peaks of the grid cannot be the highest: it misses 1e-5 of a peak at most
 _ITERATIONS = 400
 
 
@@ -114,13 +115,16 @@ class _Problem:
         self.left, self.right = (mp.mpf(end) for end in shape.interval)
         self.fixed, self.basis = _columns(shape)
         self.margin = margin
+        self._rows: dict[Any, list[Any]] = {}
         self.grid = np.linspace(*shape.interval, _GRID + 1)
         self.allowance = np.zeros(_GRID + 1) if margin is None else margin(self.grid)
 
     def row(self, f: Any) -> list[Any]:
         """Return the basis at f, relative to 2^f."""
-        scale = mp.power(2, -f)
-        return [mp.polyval(column[::-1], f) * scale for column in self.basis]
+        if f not in self._rows:  # a point stays in the reference for many exchanges
+            scale = mp.power(2, -f)
+            self._rows[f] = [mp.polyval(column[::-1], f) * scale for column in self.basis]
+        return self._rows[f]
 
     def target(self, f: Any) -> Any:
         return 1 - mp.polyval(self.fixed[::-1], f) * mp.power(2, -f)
@@ -139,7 +143,7 @@ class _Problem:
         relative = np.polyval([float(c) for c in p[::-1]], self.grid) * np.exp2(-self.grid) - 1.0
         size = np.abs(relative) + self.allowance
         padded = np.concatenate([[-1.0], size, [-1.0]])
-        peaks = np.flatnonzero((size >= padded[:-2]) & (size >= padded[2:]) & (size > 0.9 * size.max()))
+        peaks = np.flatnonzero((size >= padded[:-2]) & (size >= padded[2:]) & (size > _RIVAL * size.max()))
         points = [mp.mpf(float(self.grid[i])) for i in peaks]
         if self.margin is None:
             points = [self._refine(p, point) for point in points]

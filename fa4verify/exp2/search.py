@@ -171,11 +171,17 @@ class _Search:
         return tuple(candidates[np.argsort(scores, kind="stable")][:_KEPT])
 
 
+def ends(coefficients: npt.NDArray[np.float32], interval: tuple[float, float]) -> tuple[float, float]:
+    """Return the fp32 results at the lower and upper end of the fractions."""
+    out = np.empty(2, np.float32)
+    horner(np.array(interval, np.float32), coefficients, out)
+    return float(out[0]), float(out[1])
+
+
 def continuous(coefficients: npt.NDArray[np.float32], interval: tuple[float, float]) -> bool:
     """Tell whether the fp32 results at the two ends of an octave are exactly a factor of two apart."""
-    ends = np.empty(2, np.float32)
-    horner(np.array(interval, np.float32), coefficients, ends)
-    return bool(ends[1] == np.float32(2.0) * ends[0])
+    left, right = ends(coefficients, interval)
+    return right == 2.0 * left
 
 
 def search(
