@@ -185,7 +185,7 @@ def _run(tokens: list[str] | None) -> int:
 def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
-    from fa4verify.exp2.sets import SetError
+    from fa4verify.exp2.errors import SetError
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 

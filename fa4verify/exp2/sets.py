@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fa4verify.arithmetic.exp2 import POLY_EX2
+from fa4verify.exp2.errors import SetError as SetError
 
 RangeReduction = Literal["floor", "nearest"]
 MAX_DEGREE = 7
@@ -32,10 +33,6 @@ _HEX = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?\d{1,5}f?"
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,4})?f?", re.IGNORECASE)
 _KEYS = {"name", "coefficients", "range", "provenance"}
 _LONGEST = 200  # characters of one number; the longest exact decimal of a float32 has 112 significant digits
-
-
-class SetError(ValueError):
-    """A coefficient set that cannot be read; one line, for the user."""
 
 
 @dataclass(frozen=True)
