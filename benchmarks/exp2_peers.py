@@ -4,7 +4,7 @@
 
 Each figure is ours / theirs, of one fit an objective against fpminimax's one set, over all fractions that occur, in
 fp32 (`fa4verify.exp2.merit`): 1 is a draw, below 1 we are better. The bar: nowhere above 1, and below 1 in bf16.
-Exit code 1 where that fails. SECONDS (10) is the search time of a fit from degree 4 on.
+Exit code 1 where that fails. SECONDS (6) is the search time of a fit from degree 4 on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PEERS = {"one": ("one-bit", "fixed"), "free": ("free",)}
 _NAMES = {"one-bit": "p0 = 1, as FA4 called it", "fixed": "p0 = 1, fixed", "free": "p0 free"}
 
 
-def main(seconds: float = 10.0) -> int:
+def main(seconds: float = 6.0) -> int:
     """Run everything, write the table, return the exit code."""
     lines, failures = [], []
     for degree in _DEGREES:

@@ -29,7 +29,7 @@ from fa4verify.exp2.remez import Shape, minimax
 from fa4verify.exp2.sample import Sample
 from fa4verify.exp2.search import continuous, ends, search
 from fa4verify.exp2.sets import CoefficientSet, SetError
-from fa4verify.exp2.targets import FORMATS, OBJECTIVES, margin, target
+from fa4verify.exp2.targets import FORMATS, OBJECTIVES, target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _WHOLE_UP_TO = 3  # from degree 4 on fp32's own rounding is worth a search; below, windows would hold every fraction
 _UNBIASED = 1.02
+_SAMPLED_RMS, _SAMPLED_MEAN = 1e-3, 0.03  # by how much 2^15 fractions may flatter a set over another like it
 _ROUNDINGS = 2.5e-7  # what fp32 evaluation may add to a relative error, with room: 2^-22
 _FINALISTS = 8
 _FRONT = {2: 6, 3: 4}  # steps of the grid of compromises between that many objectives; 2 beyond
@@ -133,12 +134,14 @@ def fit(
     names = tuple(dict.fromkeys(objectives))
     limits: dict[str, float] = {}
     pool: dict[bytes, Candidate] = {}
+    given: npt.NDArray[np.float32] | None = None
     if no_worse_than is not None:
         theirs = merit(no_worse_than.float32, floor=no_worse_than.range_reduction == "floor", over_x=over_x)
         limits = {name: theirs.objective(name) for name in hold}
         if has_shape(no_worse_than, shape):
+            given = no_worse_than.float32
             pool[no_worse_than.float32.tobytes()] = Candidate(no_worse_than.float32, theirs)
-    task = _Task(shape, limits, pool, seed, over_x)
+    task = _Task(shape, limits, pool, seed, over_x, given)
     rounds = 1 if len(names) == 1 else len(names) + len(_compromises(len(names)))
     share = seconds / rounds
     for name in names:
@@ -150,10 +153,9 @@ def fit(
     kept = front(list(pool.values()), names, limits)
     if not kept:
         raise FitError(_nothing(list(pool.values()), limits, no_worse_than))
-    best_real = float(minimax(shape).error)
     took = time.monotonic() - begin
     condition = "" if no_worse_than is None else f", no worse than {no_worse_than.name} in {', '.join(limits)}"
-    return tuple(_fitted(each, shape, names, best_real, task.evaluated, took, condition, seed) for each in kept)
+    return tuple(_fitted(each, shape, names, task.error, task.evaluated, took, condition, seed) for each in kept)
 
 
 def confirm(found: Fit) -> Fit:
@@ -172,30 +174,36 @@ class _Task:
     """The searches of one fit; what they find goes into a common pool."""
 
     def __init__(
-        self, shape: Shape, limits: Mapping[str, float], pool: dict[bytes, Candidate], seed: int, over_x: bool
+        self,
+        shape: Shape,
+        limits: Mapping[str, float],
+        pool: dict[bytes, Candidate],
+        seed: int,
+        over_x: bool,
+        given: npt.NDArray[np.float32] | None,
     ) -> None:
         self.shape, self.limits, self.pool, self.seed, self.over_x = shape, limits, pool, seed, over_x
+        self.given = given  # a set of the shape that is within the limits, to start from as well
         self.floor = shape.range_reduction == "floor"
         self.rounds = self.evaluated = 0
+        self.best = minimax(shape)
+        self.error = float(self.best.error)
 
-        def room(f: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-            return margin(f, shape.degree, self.floor and over_x)
-
-        self.level = _floats(minimax(shape, room).coefficients)  # shaped for fp32's roundings
-        self.error = float(minimax(shape).error)
+    def _target(self, weights: Mapping[str, float], limits: Mapping[str, float]) -> npt.NDArray[np.float64]:
+        return target(self.shape, weights, limits, over_x=self.over_x)
 
     def alone(self, name: str, seconds: float) -> None:
         """Search for the best set in one objective."""
         limits = dict(self.limits)
         if name == "bias":
-            starts = [target(self.shape, {"rms": 1.0}, {**limits, "bias": 1e-4 * self.error})]
+            starts = [self._target({"rms": 1.0}, {**limits, "bias": 1e-4 * self.error})]
             near = Lattice(self.shape, starts[0])
             rms = merit(near.to_float32(near.near(starts[0])), floor=self.floor, shares=False).rms
             limits["rms"] = min(limits.get("rms", np.inf), _UNBIASED * rms)
         elif name == "max" and not limits:
-            starts = [self.level]
+            starts = [self._target({"max": 1.0}, limits), _floats(self.best.coefficients)]
         else:
-            starts = [target(self.shape, {name: 1.0}, limits)]
+            starts = [self._target({name: 1.0}, limits)]
         self._search(Goal({name: 1.0}, limits), starts, seconds)
 
     def compromise(self, names: tuple[str, ...], weights: tuple[float, ...], seconds: float) -> None:
@@ -205,7 +213,7 @@ class _Task:
         for name, weight in zip(names, weights, strict=True):
             values = [each.merit.objective(name) for each in edges]
             scales[name] = max(min(values) + weight * (max(values) - min(values)), 1e-12)
-        starts = [target(self.shape, {name: 1.0 / scale for name, scale in scales.items()}, self.limits)]
+        starts = [self._target({name: 1.0 / scale for name, scale in scales.items()}, self.limits)]
         self._search(Goal(scales, self.limits), starts, seconds)
 
     def _search(self, goal: Goal, starts: list[npt.NDArray[np.float64]], seconds: float) -> None:
@@ -214,14 +222,28 @@ class _Task:
         if self.shape.degree > _WHOLE_UP_TO:
             measure = Sample(self.shape, over_x=self.over_x)
             measure.aim(starts[0], 0.3 * self.error + _ROUNDINGS, tuple(n for n in goal.names if n in FORMATS))
+            goal = Goal(goal.scales, self._on_sample(measure, goal.limits))
+        if self.given is not None:
+            starts = [*starts, self.given.astype(np.float64)]
         found, evaluated = search(
             self.shape, lattice, measure, goal, starts, seconds=seconds, seed=self.seed + self.rounds
         )
-        for coefficients in found[:_FINALISTS]:
+        for coefficients in found if self.limits else found[:_FINALISTS]:
             if coefficients.tobytes() not in self.pool:
                 self.pool[coefficients.tobytes()] = self._candidate(coefficients)
         self.evaluated += evaluated
         self.rounds += 1
+
+    def _on_sample(self, sample: Sample, limits: Mapping[str, float]) -> dict[str, float]:
+        """Return limits that a sample's rms and mean must keep for those of all fractions to keep theirs, likely."""
+        found = dict(limits)
+        spread = {"rms": _SAMPLED_RMS, "bias": _SAMPLED_MEAN}
+        for name in spread.keys() & limits.keys():
+            if self.given is not None:  # a sample that calls the given set too good or too bad does so with its like
+                of_given = sample.measure(self.given[None], (name,))[0, OBJECTIVES.index(name)]
+                found[name] *= of_given / max(merit(self.given, floor=self.floor, shares=False).objective(name), 1e-300)
+            found[name] *= 1.0 - spread[name]
+        return found
 
     def _candidate(self, coefficients: npt.NDArray[np.float32]) -> Candidate:
         return Candidate(coefficients, merit(coefficients, floor=self.floor, over_x=self.over_x))

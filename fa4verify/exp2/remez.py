@@ -6,8 +6,6 @@ How: one point enters the reference an iteration and the sign of the error at ea
 the basis there (Stiefel's rule, a dual simplex). The textbook rule, plain alternation, needs a Haar basis and fails
 here: f, f^2, ... all vanish at f = 0, which lies inside [-1/2, 1/2], and Sollya's `fpminimax` gives up on [0, 1] when
 the constant is fixed ("degenerated system in a non Haar context").
-A `margin` is added to |error| before the largest is taken: room for rounding errors that depend on f, so that the real
-optimum is already shaped for fp32.
 Known failure mode: where the best approximation is not unique the exchange may stall; it then raises, it never returns
 a polynomial that has not levelled.
 """
@@ -21,8 +19,6 @@ import numpy as np
 from mpmath import mp, workdps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from fa4verify.exp2.sets import RangeReduction
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 ConstantTerm = Literal["one", "free", "at-least-one"]
 
 _DIGITS = 50
-_LEVELLED = 1e-25  # relative; a grid search with a margin stops at its own grid instead
+_LEVELLED = 1e-25  # relative
 _GRID = 4096
 _RIVAL = 1.0 - 1e-4  # lower peaks of the grid cannot be the highest: it misses 1e-5 of a peak at most
 _ITERATIONS = 400
@@ -109,15 +105,11 @@ def _columns(shape: Shape) -> tuple[list[Any], list[list[Any]]]:
 class _Problem:
     """Error function and exchange for one shape, at the working precision of the caller."""
 
-    def __init__(
-        self, shape: Shape, margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None
-    ) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.left, self.right = (mp.mpf(end) for end in shape.interval)
         self.fixed, self.basis = _columns(shape)
-        self.margin = margin
         self._rows: dict[Any, list[Any]] = {}
         self.grid = np.linspace(*shape.interval, _GRID + 1)
-        self.allowance = np.zeros(_GRID + 1) if margin is None else margin(self.grid)
 
     def row(self, f: Any) -> list[Any]:
         """Return the basis at f, relative to 2^f."""
@@ -129,9 +121,6 @@ class _Problem:
     def target(self, f: Any) -> Any:
         return 1 - mp.polyval(self.fixed[::-1], f) * mp.power(2, -f)
 
-    def room(self, f: Any) -> Any:
-        return mp.mpf(0) if self.margin is None else mp.mpf(float(self.margin(np.array([float(f)]))[0]))
-
     def polynomial(self, free: Any) -> list[Any]:
         return [
             self.fixed[k] + sum((column[k] * c for column, c in zip(self.basis, free, strict=True)), mp.mpf(0))
@@ -139,19 +128,16 @@ class _Problem:
         ]
 
     def worst(self, p: list[Any]) -> tuple[Any, Any]:
-        """Return the point of the largest |error| + margin and the signed error there."""
-        relative = np.polyval([float(c) for c in p[::-1]], self.grid) * np.exp2(-self.grid) - 1.0
-        size = np.abs(relative) + self.allowance
+        """Return the point of the largest |error| and the signed error there."""
+        size = np.abs(np.polyval([float(c) for c in p[::-1]], self.grid) * np.exp2(-self.grid) - 1.0)
         padded = np.concatenate([[-1.0], size, [-1.0]])
         peaks = np.flatnonzero((size >= padded[:-2]) & (size >= padded[2:]) & (size > _RIVAL * size.max()))
-        points = [mp.mpf(float(self.grid[i])) for i in peaks]
-        if self.margin is None:
-            points = [self._refine(p, point) for point in points]
+        points = [self._refine(p, mp.mpf(float(self.grid[i]))) for i in peaks]
 
         def error(f: Any) -> Any:
             return mp.polyval(p[::-1], f) * mp.power(2, -f) - 1
 
-        best = max(points, key=lambda f: abs(error(f)) + self.room(f))
+        best = max(points, key=lambda f: abs(error(f)))
         return best, error(best)
 
     def _refine(self, p: list[Any], f: Any) -> Any:
@@ -177,7 +163,6 @@ def _level(problem: _Problem, reference: list[Any]) -> tuple[list[Any], list[Any
     n = len(problem.basis)
     rows = [problem.row(f) for f in reference]
     targets = [problem.target(f) for f in reference]
-    rooms = [problem.room(f) for f in reference]
     # Null vector: weights that sum to one in a direction that cannot be orthogonal to it, then scaled by size.
     system = mp.matrix(n + 1, n + 1)
     for i, row in enumerate(rows):
@@ -192,7 +177,7 @@ def _level(problem: _Problem, reference: list[Any]) -> tuple[list[Any], list[Any
     turn = -1 if moment > 0 else 1
     signs = [turn * mp.sign(v) for v in null]
     weights = [abs(v) / size for v in null]
-    level = abs(moment) / size + sum(w * r for w, r in zip(weights, rooms, strict=True))
+    level = abs(moment) / size
     if n == 0:
         return signs, weights, level, []
     equations, values = mp.matrix(n, n), mp.matrix(n, 1)
@@ -200,7 +185,7 @@ def _level(problem: _Problem, reference: list[Any]) -> tuple[list[Any], list[Any
     for r, i in enumerate([i for i in range(n + 1) if i != dropped]):
         for j in range(n):
             equations[r, j] = rows[i][j]
-        values[r] = targets[i] + signs[i] * (level - rooms[i])
+        values[r] = targets[i] + signs[i] * level
     return signs, weights, level, list(mp.lu_solve(equations, values))
 
 
@@ -221,9 +206,7 @@ def _leaving(
     return min((i for i in range(n + 1) if rates[i] > 0), key=lambda i: weights[i] / rates[i])
 
 
-def minimax(
-    shape: Shape, margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]] | None = None
-) -> Minimax:
+def minimax(shape: Shape) -> Minimax:
     """Return the polynomial of a shape whose largest relative error against 2^f is smallest.
 
     Parameters
@@ -231,8 +214,6 @@ def minimax(
     shape
         Degree, constant term, continuity, range reduction. `at-least-one` gives the free optimum where its p(0) is at
         least 1 and the pinned one elsewhere, which is the optimum since the error is convex in the coefficients.
-    margin
-        Function of fractions (float64 array) that is added to |error|; then levelled on a grid of 4097 points only.
 
     Raises
     ------
@@ -240,21 +221,20 @@ def minimax(
         The exchange did not level within 400 steps.
     """
     if shape.constant_term == "at-least-one":
-        free = minimax(Shape(shape.degree, "free", shape.continuous, shape.range_reduction), margin)
-        return free if free.coefficients[0] >= 1 else minimax(shape.pinned(), margin)
+        free = minimax(Shape(shape.degree, "free", shape.continuous, shape.range_reduction))
+        return free if free.coefficients[0] >= 1 else minimax(shape.pinned())
     with workdps(_DIGITS):
-        problem = _Problem(shape, margin)
+        problem = _Problem(shape)
         n = len(problem.basis)
         middle, half = (problem.right + problem.left) / 2, (problem.right - problem.left) / 2
         # Chebyshev's points, turned a little so that none is 0, where a pinned basis vanishes.
         reference = [middle - half * mp.cos(mp.pi * (i + mp.mpf("0.37")) / (n + 1)) for i in range(n + 1)]
-        tolerance = mp.mpf(_LEVELLED if margin is None else 1e-9)
         for exchanges in range(_ITERATIONS):
             signs, weights, level, free_numbers = _level(problem, reference)
             p = problem.polynomial(free_numbers)
             point, error = problem.worst(p)
-            reached = abs(error) + problem.room(point)
-            if reached - level <= tolerance * reached:
+            reached = abs(error)
+            if reached - level <= _LEVELLED * reached:
                 return Minimax(tuple(p), reached, tuple(sorted(reference)), exchanges)
             reference[_leaving(problem, reference, signs, weights, point, mp.sign(error))] = point
     raise ArithmeticError(f"the exchange did not level for {shape}: {mp.nstr(level, 8)} < {mp.nstr(reached, 8)}")

@@ -10,7 +10,7 @@ lower, which at degree 5 is as much as the error.
 How: Kelley's cutting planes, one linear program of at most nine unknowns each.
 Known failure mode: the model of the shares is linear in the error, hence off by the error's own size (0.2 % at degree
 2, useless for bf16 at degree 1, where stretches overlap); the search that follows counts.
-The largest error alone is better served by `remez.minimax`, which this only seeds mixtures with.
+`remez.minimax` gives the largest error alone without the margin, and to any precision.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ FORMATS: dict[str, Format] = {"bf16": BF16, "fp16": FP16, "e4m3": E4M3}
 OBJECTIVES = ("max", "rms", "bias", *FORMATS)
 
 _GRID = 2048
-_CUTS = 400
+_CUTS = 150
 _PENALTY = 1e3
+_ROWS = 400  # of the program: older planes no longer bind; without the limit six figures take half a minute
 _CLOSE = 1e-5  # relative gap between the bound and the best value; float32 steps cost more than that up to degree 5
 
 
@@ -89,16 +90,17 @@ class _Model:
             error = rows @ u + base
             return [(float(np.abs(error).sum() / np.log(2.0)), np.sign(error) @ rows / np.log(2.0))]
         error = self.rows @ u + self.base
+        inner, rows = error[1:-1], self.rows[1:-1]  # midpoints of equal stretches; the ends are for the largest alone
         if name == "rms":
-            value = float(np.sqrt(np.mean(error**2)))
-            return [(value, error @ self.rows / (error.size * max(value, 1e-300)))]
+            value = float(np.sqrt(np.mean(inner**2)))
+            return [(value, inner @ rows / (inner.size * max(value, 1e-300)))]
         if name == "bias":
-            mean = float(error.mean())
-            return [(abs(mean), np.sign(mean) * self.rows.mean(axis=0))]
+            mean = float(inner.mean())
+            return [(abs(mean), np.sign(mean) * rows.mean(axis=0))]
         size = np.abs(error) + self.allowance
         padded = np.concatenate([[-1.0], size, [-1.0]])
         peaks = np.flatnonzero((size >= padded[:-2]) & (size >= padded[2:]))
-        peaks = peaks[np.argsort(-size[peaks])][:12]  # every peak is a cut of its own: far fewer programs
+        peaks = peaks[np.argsort(-size[peaks])][:6]  # every peak is a cut of its own: far fewer programs
         return [(float(size[i]), np.sign(error[i]) * self.rows[i]) for i in peaks]
 
     def constant(self, u: npt.NDArray[np.float64]) -> float:
@@ -109,7 +111,7 @@ class _Model:
         return self.cut(name, u)[0][0]
 
 
-def _model(shape: Shape) -> _Model:
+def _model(shape: Shape, over_x: bool) -> _Model:
     fixed, basis = shape.space()
     powers = np.arange(shape.degree + 1)
     left, right = shape.interval
@@ -122,8 +124,7 @@ def _model(shape: Shape) -> _Model:
     def base(f: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return np.asarray((f[:, None] ** powers) @ fixed * np.exp2(-f) - 1.0)
 
-    q, r = np.linalg.qr(relative(grid, basis))
-    turn = np.linalg.inv(r) * np.sqrt(grid.size)
+    turn = np.linalg.inv(np.linalg.qr(relative(grid[1:-1], basis), mode="r")) * np.sqrt(_GRID)
     at_midpoints = {}
     for name, fmt in FORMATS.items():
         middle = midpoints(fmt, shape.interval)
@@ -132,15 +133,15 @@ def _model(shape: Shape) -> _Model:
     return _Model(
         back=basis @ turn,
         fixed=fixed,
-        rows=q * np.sqrt(grid.size),
+        rows=relative(grid, basis @ turn),
         base=base(grid),
-        allowance=margin(grid, shape.degree, shape.range_reduction == "floor"),
+        allowance=margin(grid, shape.degree, over_x and shape.range_reduction == "floor"),
         at_midpoints=at_midpoints,
     )
 
 
 def target(
-    shape: Shape, weights: Mapping[str, float], bounds: Mapping[str, float] | None = None
+    shape: Shape, weights: Mapping[str, float], bounds: Mapping[str, float] | None = None, *, over_x: bool = True
 ) -> npt.NDArray[np.float64]:
     """Return the real coefficients (float64, constant first) that are best for a mixture of figures.
 
@@ -153,14 +154,16 @@ def target(
     bounds
         Objective -> what the figure may not exceed. Where no coefficients meet all bounds (on the model, which is a
         little off), the bounds are exceeded as little as possible.
+    over_x
+        The largest error allows for every x that shares a fraction, not for the fractions alone.
     """
     from scipy.optimize import linprog
 
-    model = _model(shape)
+    model = _model(shape, over_x)
     n = model.rows.shape[1]
     if n == 0:
         return model.fixed
-    u = -(model.rows.T @ model.base) / model.base.size  # least squares
+    u = -(model.rows[1:-1].T @ model.base[1:-1]) / _GRID  # least squares
     spread = 30.0 * max(model.value("rms", u), 1e-12)
     box = [(v - spread, v + spread) for v in u] + [(None, None)]
     unit = max(weight * model.value(name, u) for name, weight in weights.items())
@@ -171,9 +174,9 @@ def target(
     matrix: list[npt.NDArray[np.float64]] = []
     right: list[float] = []
     best, best_value = u, np.inf
+    lowest: list[npt.NDArray[np.float64]] = []
     if shape.constant_term == "at-least-one":
-        matrix.append(np.append(-model.back[0], 0.0))
-        right.append(float(model.fixed[0] - 1.0))
+        lowest = [np.append(-model.back[0], 0.0)]
     for _ in range(_CUTS):
         value = 0.0
         for name, gain, offset in terms:
@@ -183,7 +186,9 @@ def target(
                 right.append(float(gain * (slope @ u - figure) + offset))
         if value < best_value and (shape.constant_term != "at-least-one" or model.constant(u) >= 1.0 - 1e-12):
             best, best_value = u, value
-        solved = linprog(np.append(np.zeros(n), 1.0), A_ub=np.array(matrix), b_ub=np.array(right), bounds=box)
+        matrix, right = matrix[-_ROWS:], right[-_ROWS:]
+        planes, sides = np.array(matrix + lowest), np.array(right + [model.fixed[0] - 1.0] * len(lowest))
+        solved = linprog(np.append(np.zeros(n), 1.0), A_ub=planes, b_ub=sides, bounds=box)
         if solved.status != 0 or solved.fun > best_value * (1.0 - _CLOSE):
             break
         u = solved.x[:n]

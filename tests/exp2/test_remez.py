@@ -105,16 +105,6 @@ def test_a_constant_of_at_least_one_is_the_free_one_or_exactly_one():
     assert minimax(Shape(4, "at-least-one")).error == minimax(Shape(4, "free")).error
 
 
-def test_a_margin_is_levelled_with_the_error():
-    found = minimax(Shape(3, "free"), lambda f: 1e-5 * f)
-    f = np.linspace(0.0, 1.0, 4097)
-    error = np.polyval([float(c) for c in found.coefficients[::-1]], f) * np.exp2(-f) - 1.0
-    total = np.abs(error) + 1e-5 * f
-    assert total.max() == pytest.approx(float(found.error), rel=1e-6)
-    assert np.isclose(total, total.max(), rtol=1e-5).sum() >= 5
-    assert found.error > minimax(Shape(3, "free")).error
-
-
 @pytest.mark.parametrize("arguments", [(8,), (-1,), (0, "one", True), (3, "two")])
 def test_shapes_that_cannot_be_are_refused(arguments):
     with pytest.raises(ValueError, match=r"degrees 0 to 7|constant"):
