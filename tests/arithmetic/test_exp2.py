@@ -216,7 +216,7 @@ def test_recipe_in_exact_arithmetic(coefficients, nearest):
 
 
 def test_reduction_to_nearest_meets_masked_scores_as_floor_does():
-    """f = 0 at the clamp: p0 = 1 gives 0, p0 < 1 gives NaN; its scalar form does not exist."""
+    """At the clamp f = 0: p0 = 1 gives 0, p0 < 1 gives NaN; there is no scalar form."""
     masked = np.array([-127.0, -128.0, -3.4e38, -np.inf, np.nan], F32)
     assert np.array_equal(ex2_emulation_array(masked, POLY_EX2[3], nearest=True), np.zeros(5, F32))
     below = (1.0 - 2.0**-24, 0.6931472)

@@ -35,7 +35,7 @@ def ex2(x):
 
 
 def nearest_exp2(x, coefficients):
-    """The polynomial with its range reduced to nearest: Python's round goes to even, as the magic number does."""
+    """Reduce to nearest and evaluate: Python's round goes to even, as the magic number does."""
     y = max(F(-127.0), x) if x == x else F(-127.0)
     whole = round(float(y))
     p = coefficients[-1]

@@ -6,12 +6,13 @@ emulates for the shape, conditional rescale, sums in eight partials. What is not
 H200). Where ptxas contracts to FFMA in the backward was read in the code it makes for sm_100a. Dense inputs, one split.
 
 Options and FA4's values: degree 3, or any `coefficients` (c0 first, float32 numbers or C hex floats) with
-range_reduction "floor" (FA4's) or "nearest" (the magic number added by add.rn); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
-the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
-rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P; p_dtype None (that of
-the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the
-reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit dtype on the 16-bit
-tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K and V as well).
+range_reduction "floor" (FA4's) or "nearest" (the magic number added by add.rn); ex2_emu_freq, ex2_emu_res,
+ex2_emu_start_frg (None: the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the
+128-key tile) instead; rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P;
+p_dtype None (that of the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its
+accumulator times the reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit
+dtype on the 16-bit tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K
+and V as well).
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
@@ -240,7 +241,7 @@ def _check_head_dims(head_dim: int, head_dim_v: int) -> None:
 
 
 def _polynomial(degree: int, coefficients: Sequence[float | str] | None) -> tuple[float, ...]:
-    """Return the polynomial; a number that float32 does not hold is refused, since rounding it would hide a misprint."""
+    """Return the polynomial; a number that float32 does not hold is refused: rounding it would hide a misprint."""
     if coefficients is not None:
         return tuple(float(c) for c in float32_coefficients([_number(c) for c in coefficients]))
     if degree not in POLY_EX2:
