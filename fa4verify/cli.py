@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | races | doctor`.
+"""The command line: `fa4verify run | list | report | races | exp2 | doctor`.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
 be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the user's gets
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from fa4verify import __version__
+from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ app = App(
     help="Numerical accuracy of attention kernels, against float64 truth.",
     suppress_keyboard_interrupt=False,
 )
+app.command(exp2)
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
@@ -232,10 +234,11 @@ def _run(tokens: list[str] | None) -> int:
 def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
+    from fa4verify.exp2.errors import SetError
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 
-    return SuiteError, BadRequest, RunFileError
+    return SuiteError, BadRequest, RunFileError, SetError
 
 
 def _tell(message: str, code: int) -> int:
