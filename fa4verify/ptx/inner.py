@@ -11,4 +11,5 @@ from typing import Any
 
 from numba import njit
 
-inner: Any = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+inner: Any = njit(**_OPTIONS)  # the last two are numba's own and not in its type hints

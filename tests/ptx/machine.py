@@ -88,15 +88,10 @@ def set64(state, r, w, slot, values):
 FORMAT_NAME = {MmaDtype.BF16: "bf16", MmaDtype.F16: "fp16", MmaDtype.E4M3: "e4m3", MmaDtype.E5M2: "e5m2"}
 
 
-def caller(function, arguments):
-    """Make a function of the machine callable from Python: (state, `arguments` more).
+def caller(function):
+    """Make a function of the machine callable from Python: (state, ...).
 
-    The package's inner functions have no wrapper for Python.
+    The package's inner functions have no wrapper for Python: called directly they crash the process.
     """
-    if arguments == 2:
-        run = njit(lambda address, a, b: function(machine_at(address), a, b))
-    elif arguments == 4:
-        run = njit(lambda address, a, b, c, d: function(machine_at(address), a, b, c, d))
-    else:
-        run = njit(lambda address, a, b, c, d, e: function(machine_at(address), a, b, c, d, e))
+    run = njit(lambda address, *rest: function(machine_at(address), *rest))
     return lambda state, *passed: run(pack(state).ctypes.data, *passed)

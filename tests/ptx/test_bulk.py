@@ -11,15 +11,18 @@ from fa4verify.ptx.operations import Atomic, Pending
 from fa4verify.ptx.state import Fault
 from tests.ptx.machine import aligned, caller, entry, machine, set64, set_code
 
-issue_bulk_load = caller(unit.issue_bulk_load, 5)
-issue_bulk_shared = caller(unit.issue_bulk_shared, 5)
-issue_bulk_store = caller(unit.issue_bulk_store, 5)
-issue_cp_async = caller(unit.issue_cp_async, 5)
-perform_bulk_load = caller(unit.perform_bulk_load, 2)
-perform_bulk_reduce = caller(unit.perform_bulk_reduce, 2)
-perform_bulk_shared = caller(unit.perform_bulk_shared, 2)
-perform_bulk_store = caller(unit.perform_bulk_store, 2)
-perform_cp_async = caller(unit.perform_cp_async, 2)
+change = caller(mbarrier.change)
+init = caller(mbarrier.init)
+parity_of = caller(mbarrier.parity_of)
+issue_bulk_load = caller(unit.issue_bulk_load)
+issue_bulk_shared = caller(unit.issue_bulk_shared)
+issue_bulk_store = caller(unit.issue_bulk_store)
+issue_cp_async = caller(unit.issue_cp_async)
+perform_bulk_load = caller(unit.perform_bulk_load)
+perform_bulk_reduce = caller(unit.perform_bulk_reduce)
+perform_bulk_shared = caller(unit.perform_bulk_shared)
+perform_bulk_store = caller(unit.perform_bulk_store)
+perform_cp_async = caller(unit.perform_cp_async)
 
 BARRIER, PLACE, SIZE = 64, 2048, 96
 D, A, B, C = 0, 2, 4, 5
@@ -57,12 +60,12 @@ def test_bulk_load_and_store():
     state.registers[0, 0, D] = PLACE - 1024
     state.registers[0, 0, B], state.registers[0, 0, C] = SIZE, 0
     set64(state, 0, 0, A, source.ctypes.data + 32)
-    assert mbarrier.init(state, 0, BARRIER, 1) == mbarrier.change(state, 0, BARRIER, 1, SIZE, 0) == 0
+    assert init(state, 0, BARRIER, 1) == change(state, 0, BARRIER, 1, SIZE, 0) == 0
     fields = entry()
     assert issue_bulk_load(state, 0, 0, 0, 4, fields) == perform_bulk_load(state, 0, fields) == 0
     assert np.array_equal(state.shared[0, PLACE : PLACE + SIZE], source[32 : 32 + SIZE])
     assert (state.shared[0, PLACE + SIZE :] == 0xFF).all()
-    assert mbarrier.parity_of(state, 0, BARRIER) == 1
+    assert parity_of(state, 0, BARRIER) == 1
 
     set_code(state, 1, D=A, IMM=112, A=D, B=B)
     state.registers[0, 0, D] = PLACE
@@ -81,11 +84,11 @@ def test_between_the_ctas_of_a_cluster():
     state.registers[1, 0, D] = PLACE  # CTA 1 sends to CTA 0
     state.registers[1, 0, A], state.registers[1, 0, B], state.registers[1, 0, C] = 1 << 24 | 4096, SIZE, 0
     state.shared[1, 4096 : 4096 + SIZE] = np.arange(SIZE)
-    assert mbarrier.init(state, 0, BARRIER, 1) == mbarrier.change(state, 0, BARRIER, 1, SIZE, 0) == 0
+    assert init(state, 0, BARRIER, 1) == change(state, 0, BARRIER, 1, SIZE, 0) == 0
     fields = entry()
     assert issue_bulk_shared(state, 1, 0, 0, 0, fields) == perform_bulk_shared(state, 1, fields) == 0
     assert np.array_equal(state.shared[0, PLACE : PLACE + SIZE], np.arange(SIZE))
-    assert mbarrier.parity_of(state, 0, BARRIER) == 1
+    assert parity_of(state, 0, BARRIER) == 1
     fields[Pending.X0] |= 2 << 24
     assert perform_bulk_shared(state, 1, fields) == Fault.SHARED_BOUNDS
 
@@ -129,7 +132,7 @@ def test_bulk_reduce(operation, kind, combine):
 def test_refused(field, value, kind):
     source = tensor()
     state = machine(slots=8, memory=[source])
-    mbarrier.init(state, 0, BARRIER, 1)
+    init(state, 0, BARRIER, 1)
     fields = entry()
     fields[Pending.X0], fields[Pending.X1], fields[Pending.X2] = PLACE, source.ctypes.data, BARRIER
     fields[Pending.X3] = SIZE

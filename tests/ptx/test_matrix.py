@@ -9,8 +9,8 @@ from fa4verify.ptx import matrix as unit
 from fa4verify.ptx.state import Fault, FaultField
 from tests.ptx.machine import caller, machine, set_code
 
-ldmatrix = caller(unit.ldmatrix, 4)
-stmatrix = caller(unit.stmatrix, 4)
+ldmatrix = caller(unit.ldmatrix)
+stmatrix = caller(unit.stmatrix)
 
 ALL = 0xFFFFFFFF
 A = 0

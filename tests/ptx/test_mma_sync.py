@@ -15,7 +15,7 @@ from fa4verify.ptx.state import Fault
 from tests.ptx.layouts import a_fragment, b_fragment, d_fragment
 from tests.ptx.machine import FORMAT_NAME, caller, machine, set_code
 
-mma_sync = caller(unit.mma_sync, 4)
+mma_sync = caller(unit.mma_sync)
 
 ALL = 0xFFFFFFFF
 D, A, B, C = 0, 4, 8, 12

@@ -25,15 +25,17 @@ from fa4verify.ptx.state import Cta, Fault
 from tests.ptx.layouts import k_major, mn_major, tcgen05_descriptor
 from tests.ptx.machine import FORMAT_NAME, caller, entry, machine, set64, set_code
 
-issue_tc_commit = caller(tcgen05.issue_tc_commit, 5)
-issue_tc_ld = caller(tcgen05.issue_tc_ld, 5)
-issue_tc_mma = caller(tcgen05_mma.issue_tc_mma, 5)
-perform_tc_commit = caller(tcgen05.perform_tc_commit, 2)
-perform_tc_ld = caller(tcgen05.perform_tc_ld, 2)
-perform_tc_st = caller(tcgen05.perform_tc_st, 2)
-perform_tc_mma = caller(tcgen05_mma.perform_tc_mma, 2)
-tc_alloc = caller(tcgen05.tc_alloc, 4)
-tc_dealloc = caller(tcgen05.tc_dealloc, 4)
+init = caller(mbarrier.init)
+parity_of = caller(mbarrier.parity_of)
+issue_tc_commit = caller(tcgen05.issue_tc_commit)
+issue_tc_ld = caller(tcgen05.issue_tc_ld)
+issue_tc_mma = caller(tcgen05_mma.issue_tc_mma)
+perform_tc_commit = caller(tcgen05.perform_tc_commit)
+perform_tc_ld = caller(tcgen05.perform_tc_ld)
+perform_tc_st = caller(tcgen05.perform_tc_st)
+perform_tc_mma = caller(tcgen05_mma.perform_tc_mma)
+tc_alloc = caller(tcgen05.tc_alloc)
+tc_dealloc = caller(tcgen05.tc_dealloc)
 
 ALL = 0xFFFFFFFF
 A_PLACE, B_PLACE, D_COLUMN, A_COLUMN = 1024, 32768, 128, 16
@@ -295,17 +297,17 @@ def test_reduction_of_a_load(flags):
 def test_commit():
     state = machine(target="sm_100a", ctas=3, slots=8)
     for rank in range(3):
-        assert mbarrier.init(state, 0, rank << 24 | 64, 1) == 0
+        assert init(state, 0, rank << 24 | 64, 1) == 0
     set_code(state, 0, A=0, IMM=24, B=-1, F=1)
     state.registers[0, 0, 0] = 1 << 24 | 40
     fields = entry()
     assert issue_tc_commit(state, 0, 0, 0, 3, fields) == perform_tc_commit(state, 0, fields) == 0
-    parities = [mbarrier.parity_of(state, 0, rank << 24 | 64) for rank in range(3)]
+    parities = [parity_of(state, 0, rank << 24 | 64) for rank in range(3)]
     assert parities == [0, 1, 0]
     set_code(state, 0, A=0, IMM=24, B=1, F=2)
     state.registers[0, 0, 1] = 0b101
     assert issue_tc_commit(state, 0, 0, 0, 3, fields) == perform_tc_commit(state, 0, fields) == 0
-    assert [mbarrier.parity_of(state, 0, rank << 24 | 64) for rank in range(3)] == [1, 1, 1]
+    assert [parity_of(state, 0, rank << 24 | 64) for rank in range(3)] == [1, 1, 1]
     state.registers[0, 0, 1] = 0b1000
     issue_tc_commit(state, 0, 0, 0, 3, fields)
     assert perform_tc_commit(state, 0, fields) == Fault.SHARED_BOUNDS

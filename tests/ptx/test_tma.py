@@ -14,11 +14,14 @@ from fa4verify.ptx.state import Fault, FaultField
 from fa4verify.ptx.tensor_map import TensorMap, encode
 from tests.ptx.machine import caller, entry, machine, set64, set_code
 
-issue_tensor_load = caller(unit.issue_tensor_load, 5)
-issue_tensor_store = caller(unit.issue_tensor_store, 5)
-perform_tensor_load = caller(unit.perform_tensor_load, 2)
-perform_tensor_reduce = caller(unit.perform_tensor_reduce, 2)
-perform_tensor_store = caller(unit.perform_tensor_store, 2)
+change = caller(mbarrier.change)
+init = caller(mbarrier.init)
+parity_of = caller(mbarrier.parity_of)
+issue_tensor_load = caller(unit.issue_tensor_load)
+issue_tensor_store = caller(unit.issue_tensor_store)
+perform_tensor_load = caller(unit.perform_tensor_load)
+perform_tensor_reduce = caller(unit.perform_tensor_reduce)
+perform_tensor_store = caller(unit.perform_tensor_store)
 
 KIND = {"u8": np.uint8, "bf16": np.uint16, "f32": np.float32, "u64": np.uint64}
 BARRIER, PLACE = 64, 2048
@@ -88,15 +91,15 @@ CASES = {
 
 def check_load(copy):
     state = copy.state
-    assert mbarrier.init(state, 0, BARRIER, 1) == 0
-    assert mbarrier.change(state, 0, BARRIER, 1, copy.bytes, 0) == 0
+    assert init(state, 0, BARRIER, 1) == 0
+    assert change(state, 0, BARRIER, 1, copy.bytes, 0) == 0
     expected = state.shared[0].copy()
     for at, place in copy.elements():
         value = np.zeros(1, copy.kind) if at is None else copy.tensor[at].reshape(1)
         expected[place : place + copy.element_bytes] = value.view(np.uint8)
-    assert mbarrier.parity_of(state, 0, BARRIER) == 0
+    assert parity_of(state, 0, BARRIER) == 0
     assert copy.load() == 0, state.fault
-    assert mbarrier.parity_of(state, 0, BARRIER) == 1
+    assert parity_of(state, 0, BARRIER) == 1
     expected[BARRIER : BARRIER + 8] = state.shared[0, BARRIER : BARRIER + 8]
     assert np.array_equal(state.shared[0], expected)
 
@@ -152,10 +155,10 @@ def test_multicast_reaches_the_mask_alone():
     state.registers[0, 0, MASK] = 0b1011
     for rank in range(4):
         address = rank << 24 | BARRIER
-        assert mbarrier.init(state, 0, address, 1) == mbarrier.change(state, 0, address, 1, copy.bytes, 0) == 0
+        assert init(state, 0, address, 1) == change(state, 0, address, 1, copy.bytes, 0) == 0
     untouched = state.shared[2].copy()
     assert copy.load() == 0
-    assert [mbarrier.parity_of(state, 0, rank << 24 | BARRIER) for rank in range(4)] == [1, 1, 0, 1]
+    assert [parity_of(state, 0, rank << 24 | BARRIER) for rank in range(4)] == [1, 1, 0, 1]
     assert np.array_equal(state.shared[2], untouched)
     box = slice(PLACE, PLACE + copy.bytes)
     assert np.array_equal(state.shared[0, box].view(np.uint16).reshape(16, 64), copy.tensor[3:19])
@@ -167,7 +170,7 @@ def test_load_into_another_cta():
     copy = Copy(*CASES["inside"], ctas=2)
     state = copy.state
     state.registers[0, 0, D] |= 1 << 24
-    assert mbarrier.init(state, 0, BARRIER, 1) == mbarrier.change(state, 0, BARRIER, 1, copy.bytes, 0) == 0
+    assert init(state, 0, BARRIER, 1) == change(state, 0, BARRIER, 1, copy.bytes, 0) == 0
     assert copy.load() == 0
     box = slice(PLACE, PLACE + copy.bytes)
     assert np.array_equal(state.shared[1, box].view(np.uint16).reshape(16, 64), copy.tensor[3:19])
@@ -176,7 +179,7 @@ def test_load_into_another_cta():
 
 def faulty(change, kind, *, rank=2):
     copy = Copy(*CASES["inside"])
-    mbarrier.init(copy.state, 0, BARRIER, 1)
+    init(copy.state, 0, BARRIER, 1)
     change(copy)
     copy.state.code[0, Column.F] = rank
     assert copy.load(lane=9) == kind

@@ -23,8 +23,8 @@ from fa4verify.ptx.state import Fault, FaultField
 from tests.ptx.layouts import a_fragment, d_fragment, k_major, mn_major, wgmma_descriptor
 from tests.ptx.machine import FORMAT_NAME, caller, entry, machine, set64, set_code
 
-issue_wgmma = caller(unit.issue_wgmma, 5)
-perform_wgmma = caller(unit.perform_wgmma, 2)
+issue_wgmma = caller(unit.issue_wgmma)
+perform_wgmma = caller(unit.perform_wgmma)
 
 A_SLOT, B_SLOT, PREDICATE = 240, 242, 3
 
