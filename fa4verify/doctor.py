@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fa4verify import __version__, devices, kernels
+from fa4verify.kernels.shipped.installed import installed
 
 # FA4 and its compiler: the emulations read nothing of them.
 _NOT_FOR_THE_CPU = {"flash-attn-4", "nvidia-cutlass-dsl", "triton"}
@@ -21,12 +22,13 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "absent": "dim"
 
 
 def examine(console: Console | None = None) -> bool:
-    """Print the three tables; return whether the CPU path is sound."""
+    """Print the tables; return whether the CPU path is sound."""
     console = console or Console()
     packages, checks = _packages(), devices.self_test()
     _print(console, f"packages of fa4verify {__version__}", packages)
     rows = {name: kernels.availability(name) for name in kernels.names()}
     _print(console, "kernels", [("absent" if why else "ok", name, why or "can run here") for name, why in rows.items()])
+    _print(console, "FA4's own kernels", [*installed()])
     _print(console, "arithmetic", [(check.status, check.name, check.found) for check in checks])
     sound = not any(status == "fail" for status, *_ in (*packages, *((check.status,) for check in checks)))
     console.print(Text(f"\nthe CPU path is {'sound' if sound else 'NOT sound'}", _COLOURS["ok" if sound else "fail"]))

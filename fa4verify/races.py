@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import MofNCompleteColumn, Progress
 
 from fa4verify import cases, kernels
 from fa4verify.plan import BadRequest
+
+WIDTH = 100  # columns of a line: an instruction of a barrier with its label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,17 +45,28 @@ def chosen_case(kernel: str, expression: str, suite: str | None) -> Case:
     for name in [suite] if suite else cases.suites():
         try:
             loaded = cases.load_suite(name).cases
-            picked = [case for case in loaded if case.id == expression] or cases.select(loaded, expression)
+            by_id = _by_id(_run_by(kernel, loaded))
+            exact = [case for case in loaded if case.id == expression]
+            if expression in by_id or exact:  # an id as the suite or as `races` tells it: no other suite is needed
+                found = {expression: by_id[expression]} if expression in by_id else _by_id(_run_by(kernel, exact))
+                break
+            found |= _by_id(_run_by(kernel, cases.select(loaded, expression)))
         except cases.SuiteError as error:
             raise BadRequest(str(error)) from error
-        found.update({case.id: case for case in cases.substitute_kernel(picked, kernel) if case.operation != "exp2"})
-    if expression in found:
-        return found[expression]
     if len(found) != 1:
         some = "; ".join(list(found)[:3])
         raise BadRequest(f"races: {expression!r} means {len(found)} cases, expected one{': ' + some if some else ''}")
     case = next(iter(found.values()))
     return msgspec.structs.replace(case, operation="backward", runs=1) if case.operation == "repeat" else case
+
+
+def _run_by(kernel: str, picked: Iterable[Case]) -> list[Case]:
+    """Return the cases with another kernel, without those that are no attention."""
+    return [case for case in cases.substitute_kernel(picked, kernel) if case.operation != "exp2"]
+
+
+def _by_id(picked: Iterable[Case]) -> dict[str, Case]:
+    return {case.id: case for case in picked}
 
 
 def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file: Path | None) -> int:
@@ -62,6 +75,7 @@ def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file
     from fa4verify.ptx import MachineFault
 
     console = Console(highlight=False)
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     console.print(f"[bold]{escape(case.id)}[/]")
     inputs = cases.draw(case)
     chosen = races.schedules(count, seed)
@@ -69,7 +83,7 @@ def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file
     try:
         for outcome in races.under_schedules(case, inputs, chosen):
             outcomes.append(outcome)
-            console.print(_line(outcome), markup=True)
+            _tell(console, _line(outcome))
     except kernels.Unsupported as reason:
         raise BadRequest(f"races: {case.kernel} declines {case.id}: {reason}") from reason
     except MachineFault as fault:
@@ -78,12 +92,12 @@ def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file
     missed: list[Deletion] = []
     deleted: list[Deletion] = []
     if delete:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("instructions left out", total=None)
-            for deletion in races.deletions(case, inputs, chosen, lambda text: matching in text):
+        deletions = races.Deletions(case, inputs, chosen, lambda text: matching in text)
+        errors = Console(stderr=True)
+        with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=errors, transient=True) as bar:
+            for deletion in bar.track(deletions, description="left out one at a time"):
                 deleted.append(deletion)
-                bar.advance(task)
-                console.print(_deleted(deletion), markup=True)
+                _tell(console, _deleted(deletion))
         missed = [deletion for deletion in deleted if deletion.noticed is None]
     if file:
         _write(file, case, outcomes, deleted)
@@ -95,7 +109,7 @@ def _conclude(
 ) -> int:
     bad = [outcome for outcome in outcomes if not outcome.agrees]
     if deleted:
-        console.print(f"{len(deleted)} instructions left out one at a time; {len(missed)} of them nothing noticed")
+        console.print(f"{len(deleted)} instructions left out one at a time; nothing noticed {len(missed)} of them")
     if not bad:
         console.print(f"[green]the same bits under all {len(outcomes)} schedules[/]")
         return 0
@@ -109,11 +123,16 @@ def _conclude(
     return 1
 
 
+def _tell(console: Console, lines: str) -> None:
+    """Print each line on one line, cut where it is too long; the file has all of it."""
+    console.print(lines, no_wrap=True, overflow="ellipsis")
+
+
 def _line(outcome: Outcome) -> str:
     if outcome.fault:
-        return f"  [bold red]fault[/]      {escape(outcome.schedule)}: {escape(outcome.fault)}"
+        return f"  [bold red]fault[/]      {escape(outcome.schedule)}\n             {escape(outcome.fault)}"
     if outcome.different:
-        return f"  [bold red]different[/]  {escape(outcome.schedule)}: {_counts(outcome.different)}"
+        return f"  [bold red]different[/]  {escape(outcome.schedule)}\n             {_counts(outcome.different)}"
     return f"  [green]same bits[/]  {escape(outcome.schedule)} ({outcome.steps:,} warp instructions)"
 
 
@@ -122,7 +141,7 @@ def _deleted(deletion: Deletion) -> str:
     if deletion.noticed is None:
         return f"  [bold yellow]unnoticed[/]  {where}"
     told = deletion.noticed.fault or _counts(deletion.noticed.different)
-    return f"  [green]noticed[/]    {where}\n             {escape(told)} ({escape(deletion.noticed.schedule)})"
+    return f"  [green]noticed[/]    {where}\n             {escape(deletion.noticed.schedule)}: {escape(told)}"
 
 
 def _counts(different: dict[str, int]) -> str:

@@ -40,6 +40,8 @@ _C_ARRIVED, _C_GENERATION = int(Cta.CLUSTER_ARRIVED), int(Cta.CLUSTER_GENERATION
 _STATE, _BARRIER, _GENERATION, _PARITY = int(Warp.STATE), int(Warp.BARRIER), int(Warp.GENERATION), int(Warp.PARITY)
 _W_GENERATION, _W_ROW = int(Warp.CLUSTER_GENERATION), int(Warp.ROW)
 _AT_NAMED, _AT_MBARRIER, _AT_CLUSTER = int(Waiting.NAMED_BARRIER), int(Waiting.MBARRIER), int(Waiting.CLUSTER_BARRIER)
+# Not literals: numba would compile a callee for each.
+_ZERO, _ONE = np.int64(0), np.int64(1)
 _ARRIVED, _ROUND, _EXPECTED = 0, 1, 2  # columns of state.barriers
 
 
@@ -137,7 +139,7 @@ def _mbarrier(state, r, w, row, mask):  # type: ignore[no-untyped-def]
         elif code[0] == _MB_ARRIVE:
             fault = arrive(state, r, address, count)
         else:
-            fault = mbarrier.change(state, r, address, 1 if code[_F] == 1 else 0, count, 0)
+            fault = mbarrier.change(state, r, address, _ONE if code[_F] == 1 else _ZERO, count, _ZERO)
         if fault != 0:
             return _locate_fault(state, r, w, row, lane, fault)
     return np.int64(0)
@@ -203,7 +205,7 @@ def ready(state, r, w):  # type: ignore[no-untyped-def]
     if warp[_STATE] == _AT_MBARRIER:
         parity = mbarrier.parity_of(state, r, warp[_BARRIER])
         if parity < 0:
-            _locate_fault(state, r, w, warp[_W_ROW], -1, state.fault[0])
+            _locate_fault(state, r, w, warp[_W_ROW], -_ONE, state.fault[0])
         return parity != warp[_PARITY]
     return True
 

@@ -8,7 +8,6 @@ Global memory is the list of ranges that the caller declared: an access may not 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import PARAMETER_BASE, RANK_SHIFT
@@ -19,7 +18,7 @@ _FIRST, _SIZE = int(Cta.FIRST), int(Cta.SIZE)
 _OFFSET = (1 << RANK_SHIFT) - 1
 
 
-@njit(cache=True, inline="always")
+@inner
 def shared_at(state, r, address, size):  # type: ignore[no-untyped-def]
     """Address of `size` bytes of the cluster of resident CTA `r` at a shared::cluster address."""
     rank, offset = int(address) >> RANK_SHIFT, int(address) & _OFFSET
@@ -28,7 +27,7 @@ def shared_at(state, r, address, size):  # type: ignore[no-untyped-def]
     return address_of(state.shared[state.ctas[r, _FIRST] + rank]) + offset
 
 
-@njit(cache=True, inline="always")
+@inner
 def shared_owner(state, r, address):  # type: ignore[no-untyped-def]
     """Index of the resident CTA that a shared::cluster address belongs to; call after `shared_at`."""
     return state.ctas[r, _FIRST] + (int(address) >> RANK_SHIFT)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.ptx.inner import inner
@@ -41,7 +41,7 @@ class Matrix(NamedTuple):
     swizzle: int
 
 
-@njit(cache=True, inline="always")
+@inner
 def _matrix(descriptor, swizzle):  # type: ignore[no-untyped-def]
     return Matrix(
         (descriptor & 0x3FFF) << 4, ((descriptor >> 16) & 0x3FFF) << 4, ((descriptor >> 32) & 0x3FFF) << 4, swizzle
@@ -63,7 +63,7 @@ def tcgen05_matrix(descriptor):  # type: ignore[no-untyped-def]
     return _matrix(descriptor, -1 if mode & 1 or other != 1 else (4 - mode // 2) & 3)
 
 
-@njit(cache=True, inline="always")
+@inner
 def chunk_along_k(matrix, row, chunk):  # type: ignore[no-untyped-def]
     """Address of a K-major matrix's 16 bytes of a row, from byte 16 * chunk of k on."""
     if matrix.swizzle == 0:
@@ -72,7 +72,7 @@ def chunk_along_k(matrix, row, chunk):  # type: ignore[no-untyped-def]
     return address ^ (((address >> 7) & ((1 << matrix.swizzle) - 1)) << 4)
 
 
-@njit(cache=True, inline="always")
+@inner
 def chunk_along_rows(matrix, k, chunk):  # type: ignore[no-untyped-def]
     """Address of an MN-major matrix's 16 bytes of one k, from byte 16 * chunk of its rows on."""
     if matrix.swizzle == 0:

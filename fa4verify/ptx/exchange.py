@@ -15,10 +15,9 @@ from numba import cfunc
 from fa4verify.ptx import atomics
 from fa4verify.ptx.handle import machine_at
 from fa4verify.ptx.inner import inner
-from fa4verify.ptx.lane_functions import scratch
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.operations import Column, Op, Shuffle, Vote
-from fa4verify.ptx.raw import address_of, copy_bytes, load_i64, load_u32, store_u32
+from fa4verify.ptx.raw import address_of, copy_bytes, load_i64, load_u32, scratch, store_u32
 from fa4verify.ptx.state import POISON_REGISTER
 
 _D, _A, _B, _C, _E, _F, _G = (int(x) for x in (Column.D, Column.A, Column.B, Column.C, Column.E, Column.F, Column.G))
@@ -121,20 +120,20 @@ def _vote(state, r, w, row, mask):  # type: ignore[no-untyped-def]
 def _match(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     code = state.code[row]
     base = address_of(state.registers[r, w]) + SLOT_BYTES * code[_A]
-    result = np.zeros(LANES, np.int64)
+    answers = scratch()  # the result's slot may be the operand's
+    for lane in range(LANES):
+        equal = np.int64(0)
+        for other in range(LANES):
+            if code[_G] == 8:
+                same = load_i64(base + 8 * lane) == load_i64(base + 8 * other)
+            else:
+                same = load_u32(base + 4 * lane) == load_u32(base + 4 * other)
+            if same:
+                equal |= mask & (np.int64(1) << other)
+        store_u32(answers + 4 * lane, equal if code[_F] == 0 or equal == mask else 0)
     for lane in range(LANES):
         if (mask >> lane) & 1:
-            for other in range(LANES):
-                if code[_G] == 8:
-                    equal = load_i64(base + 8 * lane) == load_i64(base + 8 * other)
-                else:
-                    equal = load_u32(base + 4 * lane) == load_u32(base + 4 * other)
-                if (mask >> other) & 1 and equal:
-                    result[lane] |= np.int64(1) << other
-    for lane in range(LANES):
-        if (mask >> lane) & 1:
-            answer = result[lane] if code[_F] == 0 else (mask if result[lane] == mask else 0)
-            state.registers[r, w, code[_D], lane] = np.uint32(answer)
+            state.registers[r, w, code[_D], lane] = load_u32(answers + 4 * lane)
 
 
 @inner

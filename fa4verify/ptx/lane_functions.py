@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of
@@ -26,15 +25,16 @@ from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import I64, LANES, SLOT_BYTES, Lanes, Slots, vector
 from fa4verify.ptx.operations import Column
 from fa4verify.ptx.raw import (
-    load_f32,
     load_i32,
     load_i64,
     load_u16,
     load_u32,
     load_u64,
-    store_f32,
+    scratch,
     store_u32,
     store_u64,
+    view_f32,
+    view_u32,
 )  # fmt: skip
 
 _F, _U = ("f32",), ("b32",)
@@ -88,18 +88,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT_32 = np.uint64(32)
 
 
-def _scratch(_typing_context: Any) -> tuple[Any, Any]:
-    """Address of 256 bytes on the stack, aligned to 64."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
-        place: Any = cgutils.alloca_once  # untyped
-        pointer = place(builder, vector(I64))
-        pointer.align = 64
-        return builder.ptrtoint(pointer, I64)
-
-    return types.int64(), codegen
-
-
 def _merge(wide: bool, name: str) -> Any:
     def typed(_typing_context: Any, registers: Any, slot: Any, source: Any, mask: Any) -> tuple[Any, Any]:
         """Copy 32 values from an address to a slot, in the lanes of a mask."""
@@ -120,7 +108,6 @@ def _merge(wide: bool, name: str) -> Any:
     return intrinsic(typed)
 
 
-scratch: Any = intrinsic(_scratch)
 merge32, merge64 = _merge(False, "merge32"), _merge(True, "merge64")
 
 
@@ -205,64 +192,67 @@ def _divide(a, b, remainder):  # type: ignore[no-untyped-def]
 @inner
 def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
     """Operations on fp32 with an fp32 result."""
+    x, y, z = view_f32(a, 2 * LANES), view_f32(b, 2 * LANES), view_f32(c, 2 * LANES)
+    result, words = view_f32(out, 2 * LANES), view_u32(out, 2 * LANES)
     if index == _EX2:
         for i in range(LANES):
-            store_f32(out + 4 * i, ex2(load_f32(a + 4 * i)))
+            result[i] = ex2(x[i])
     elif index == _EX2_KEEP:
         for i in range(LANES):
-            store_f32(out + 4 * i, ex2_keep(load_f32(a + 4 * i)))
+            result[i] = ex2_keep(x[i])
     elif index == _RCP:
         for i in range(LANES):
-            store_f32(out + 4 * i, rcp(load_f32(a + 4 * i)))
+            result[i] = rcp(x[i])
     elif index == _LG2:
         for i in range(LANES):
-            store_f32(out + 4 * i, lg2(load_f32(a + 4 * i)))
+            result[i] = lg2(x[i])
     elif index == _TANH:
         for i in range(LANES):
-            store_f32(out + 4 * i, tanh(load_f32(a + 4 * i)))
+            result[i] = tanh(x[i])
     elif index == _ADD_RM:
         for i in range(LANES):
-            store_f32(out + 4 * i, add_rm(load_f32(a + 4 * i), load_f32(b + 4 * i)))
+            result[i] = add_rm(x[i], y[i])
     elif index == _ADD_RM_X2:
         for i in range(2 * LANES):
-            store_f32(out + 4 * i, add_rm(load_f32(a + 4 * i), load_f32(b + 4 * i)))
+            result[i] = add_rm(x[i], y[i])
     elif index == _ADD_RM_FTZ:
         for i in range(LANES):
-            store_f32(out + 4 * i, add_rm_ftz(load_f32(a + 4 * i), load_f32(b + 4 * i)))
+            result[i] = add_rm_ftz(x[i], y[i])
     elif index == _ADD_FTZ:
         for i in range(LANES):
-            store_f32(out + 4 * i, add_ftz(load_f32(a + 4 * i), load_f32(b + 4 * i)))
+            result[i] = add_ftz(x[i], y[i])
     elif index == _SUB_FTZ:
         for i in range(LANES):
-            store_f32(out + 4 * i, add_ftz(load_f32(a + 4 * i), -load_f32(b + 4 * i)))
+            result[i] = add_ftz(x[i], -y[i])
     elif index == _MUL_FTZ:
         for i in range(LANES):
-            store_f32(out + 4 * i, mul_ftz(load_f32(a + 4 * i), load_f32(b + 4 * i)))
+            result[i] = mul_ftz(x[i], y[i])
     else:
         for i in range(LANES):
-            store_f32(out + 4 * i, fma_ftz(load_f32(a + 4 * i), load_f32(b + 4 * i), load_f32(c + 4 * i)))
+            result[i] = fma_ftz(x[i], y[i], z[i])
     for i in range(2 * LANES if index == _ADD_RM_X2 else LANES):
-        x = load_f32(out + 4 * i)
-        store_u32(out + 4 * i, bits_of(x) if x == x else _CANONICAL_F32)
+        value = result[i]
+        words[i] = bits_of(value) if value == value else _CANONICAL_F32
 
 
 @inner
 def _codes(index, a, b, out):  # type: ignore[no-untyped-def]
     """Conversions to 16 bits; the first operand of a pair goes to the upper half."""
+    x, y, words = view_f32(a, LANES), view_f32(b, LANES), view_u32(out, LANES)
     if index == _BF16:
         for i in range(LANES):
-            store_u32(out + 4 * i, bf16_code(load_f32(a + 4 * i)))
+            words[i] = bf16_code(x[i])
     elif index == _BF16X2:
         for i in range(LANES):
-            high, low = bf16_code(load_f32(a + 4 * i)), bf16_code(load_f32(b + 4 * i))
-            store_u32(out + 4 * i, np.uint32((high << np.uint32(16)) | low))
+            high, low = bf16_code(x[i]), bf16_code(y[i])
+            words[i] = np.uint32((high << np.uint32(16)) | low)
     elif index == _F16:
         for i in range(LANES):
-            store_u32(out + 4 * i, fp16_code(load_f32(a + 4 * i)))
+            words[i] = fp16_code(x[i])
     else:
         for i in range(LANES):
-            high, low = fp16_code(load_f32(a + 4 * i)), fp16_code(load_f32(b + 4 * i))
-            store_u32(out + 4 * i, np.uint32((high << np.uint32(16)) | low))
+            high, low = fp16_code(x[i]), fp16_code(y[i])
+            words[i] = np.uint32((high << np.uint32(16)) | low)
 
 
 @inner

@@ -13,7 +13,7 @@ from fa4verify.ptx.bounds import shared_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Column
-from fa4verify.ptx.raw import load_u16, load_u32, load_u64, store_u16, store_u32, store_u64
+from fa4verify.ptx.raw import copy_bytes, load_u16, load_u32, load_u64, scratch, store_u16, store_u32, store_u64
 from fa4verify.ptx.registers import slot_at, value32
 from fa4verify.ptx.state import Fault
 
@@ -52,15 +52,15 @@ def ldmatrix(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     if mask != _ALL:
         return raise_(state, Fault.DIVERGENT, r, w, row, -1, mask, 0, 0, 0)
     code = state.code[row]
-    rows = np.empty((32, 2), np.uint64)  # read before any register is written: the address may be one of them
+    rows = scratch()  # read before any register is written: the address may be one of them
     for lane in range(8 * code[Column.F]):
         at = _row(state, r, w, row, lane)
         if at == 0:
             return state.fault[0]
-        rows[lane, 0], rows[lane, 1] = load_u64(at), load_u64(at + 8)
+        copy_bytes(rows + _ROW * lane, at, _ROW)
     for lane in range(8 * code[Column.F]):
         slot = slot_at(state, r, w, state.pool[code[Column.E] + (lane >> 3)])
-        _load(np.int64(rows[lane].ctypes.data), lane & 7, code[Column.B] == 1, slot)
+        _load(rows + _ROW * lane, lane & 7, code[Column.B] == 1, slot)
     return 0
 
 

@@ -11,6 +11,8 @@ Numbers: PTX ISA, "mbarrier": counts from 1 to 2^20 - 1, transaction counts from
 
 from __future__ import annotations
 
+import numpy as np
+
 from fa4verify.ptx.bounds import shared_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.inner import inner
@@ -19,6 +21,7 @@ from fa4verify.ptx.state import Cta, Fault
 
 LIMIT = (1 << 20) - 1
 _BIAS = 1 << 20
+_ZERO = np.int64(0)  # no literal: numba would compile a callee for each
 _BYTES = (1 << 21) - 1
 _MISSING_SHIFT, _COUNT_SHIFT, _PARITY_SHIFT, _MARK_SHIFT = 21, 41, 61, 62
 _PROGRESS = int(Cta.PROGRESS)
@@ -97,13 +100,13 @@ def change(state, r, address, arrivals, expected, landed):  # type: ignore[no-un
 @inner
 def arrive(state, r, address, count):  # type: ignore[no-untyped-def]
     """Arrive `count` times."""
-    return change(state, r, address, count, 0, 0)
+    return change(state, r, address, count, _ZERO, _ZERO)
 
 
 @inner
 def complete_tx(state, r, address, size):  # type: ignore[no-untyped-def]
     """Report that `size` bytes have landed."""
-    return change(state, r, address, 0, 0, size)
+    return change(state, r, address, _ZERO, _ZERO, size)
 
 
 @inner

@@ -8,7 +8,7 @@ addresses and integers: a State passed down here took 16 us where the multiplica
 
 from __future__ import annotations
 
-from numba import cfunc, njit
+from numba import cfunc
 
 from fa4verify.arithmetic.mma import Step
 from fa4verify.arithmetic.mma_lanes import LANES
@@ -39,13 +39,13 @@ _SLOT = 128  # bytes
 _ROW = 4 * LANES
 
 
-@njit(cache=True, inline="always")
+@inner
 def code_bytes(dtype):  # type: ignore[no-untyped-def]
     """Bytes of a code; only 16- and 8-bit types are multiplied here."""
     return 2 if dtype <= MmaDtype.F16 else 1
 
 
-@njit(cache=True, inline="always")
+@inner
 def _step(address):  # type: ignore[no-untyped-def]
     """Read a Step from a row of State.steps."""
     return Step(

@@ -61,6 +61,7 @@ _A, _F, _IMM = int(Column.A), int(Column.F), int(Column.IMM)
 _KIND, _ROW, _WARP, _GROUP, _LANE, _STATE = (int(Pending[x]) for x in ("KIND", "ROW", "WARP", "GROUP", "LANE", "STATE"))
 _X0, _X1, _X2, _X3, _X8 = (int(Pending[x]) for x in ("X0", "X1", "X2", "X3", "X8"))
 _FREE, _WAITS = 0, 1
+_ZERO, _ONE = np.int64(0), np.int64(1)  # no literals: numba would compile a callee for each
 
 _CP_ASYNC, _CP_COMMIT, _CP_WAIT = int(Op.CP_ASYNC), int(Op.CP_COMMIT), int(Op.CP_WAIT)
 _BULK_LOAD, _BULK_SHARED, _BULK_STORE = int(Op.BULK_LOAD), int(Op.BULK_SHARED), int(Op.BULK_STORE)
@@ -147,7 +148,7 @@ def effect(address, r, i):  # type: ignore[no-untyped-def]
     if kind == _BULK_SHARED:
         return perform_bulk_shared(state, r, entry)
     if kind == _ARRIVE_ASYNC:
-        return mbarrier.arrive(state, r, entry[_X0], 1)
+        return mbarrier.arrive(state, r, entry[_X0], _ONE)
     if kind == _TC_MMA:
         shape = entry[_X3]  # the instruction descriptor: N / 8 in bits 17-22, M / 16 in bits 24-28
         k = _TC_K[(state.code[entry[_ROW], _IMM] >> 4) & 3]
@@ -318,7 +319,7 @@ def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
         if (mask >> lane) & 1:
             if operation == _ARRIVE_ASYNC and code[_F] != 1:
                 barrier = value32(state, r, w, code[_A], lane) + code[_IMM]
-                fault = mbarrier.change(state, r, barrier, -1, 0, 0)  # the phase expects one arrival more
+                fault = mbarrier.change(state, r, barrier, -_ONE, _ZERO, _ZERO)  # the phase expects one arrival more
                 if fault != 0:
                     return fault
             fault = _enter(state, r, w, row, lane)

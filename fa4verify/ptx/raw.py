@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 _KINDS: dict[Any, Any] = {
     types.uint8: ir.IntType(8),
@@ -80,7 +81,60 @@ def _copy_bytes(_typing_context: Any, to: Any, source: Any, length: Any) -> tupl
 copy_bytes: Any = intrinsic(_copy_bytes)
 
 
-@njit(cache=True, inline="always")
-def address_of(array):  # type: ignore[no-untyped-def]
-    """Address of an array's first element."""
-    return np.int64(array.ctypes.data)
+def _address_of(_typing_context: Any, array: Any) -> tuple[Any, Any]:
+    """Address of an array's first element; an intrinsic, since numba would compile a function for each array's type."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), codegen
+
+
+address_of: Any = intrinsic(_address_of)
+
+
+def _scratch(_typing_context: Any) -> tuple[Any, Any]:
+    """Address of 512 bytes on the caller's stack, aligned to 64: a place of its own for every call written."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        place: Any = cgutils.alloca_once  # untyped
+        pointer = place(builder, ir.VectorType(ir.IntType(64), 64))
+        pointer.align = 64
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(), codegen
+
+
+scratch: Any = intrinsic(_scratch)
+
+
+def _view(kind: Any, name: str) -> Any:
+    def typed(_typing_context: Any, address: Any, count: Any) -> tuple[Any, Any]:
+        """Return an array of `count` elements at an address: LLVM vectorises loops over it, not over addresses."""
+        array_type = types.Array(kind, 1, "C")
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = _new_array(array_type)(context, builder)
+            width = kind.bitwidth // 8
+            _populate(
+                array,
+                data=_pointer(context, builder, arguments[0], signature.args[0], _KINDS[kind]),
+                shape=_packed(builder, [context.cast(builder, arguments[1], signature.args[1], types.int64)]),
+                strides=_packed(builder, [ir.IntType(64)(width)]),
+                itemsize=width,
+                meminfo=None,
+            )
+            return array._getvalue()
+
+        return array_type(address, count), codegen
+
+    typed.__name__ = name
+    return intrinsic(typed)
+
+
+# Numba's own functions have no types.
+_new_array: Any = make_array
+_populate: Any = populate_array
+_packed: Any = cgutils.pack_array
+view_f32, view_u32 = _view(types.float32, "view_f32"), _view(types.uint32, "view_u32")

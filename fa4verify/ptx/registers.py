@@ -6,30 +6,30 @@ Contract: `slot` is valid (column not -1); a 64-bit value takes two slots as 32 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.raw import address_of, load_i64
 
 
-@njit(cache=True, inline="always")
+@inner
 def slot_at(state, r, w, slot):  # type: ignore[no-untyped-def]
     """Address of a slot's 128 bytes, for `raw.py`."""
     return address_of(state.registers[r, w, slot])
 
 
-@njit(cache=True, inline="always")
+@inner
 def value32(state, r, w, slot, lane):  # type: ignore[no-untyped-def]
     """Return the unsigned 32-bit value of a lane as an int64."""
     return np.int64(state.registers[r, w, slot, lane])
 
 
-@njit(cache=True, inline="always")
+@inner
 def signed32(state, r, w, slot, lane):  # type: ignore[no-untyped-def]
     """Return the signed 32-bit value of a lane as an int64."""
     return np.int64(np.int32(state.registers[r, w, slot, lane]))
 
 
-@njit(cache=True, inline="always")
+@inner
 def value64(state, r, w, slot, lane):  # type: ignore[no-untyped-def]
     """Return the 64-bit value of a lane as an int64."""
     return load_i64(slot_at(state, r, w, slot) + 8 * lane)

@@ -76,6 +76,7 @@ _STEPS, _STOP, _FIRST_WORKER = int(COUNT.STEPS), int(COMMON.STOP), int(COMMON.FI
 _LIVE, _FIRST, _SIZE, _WARPS = int(Cta.LIVE), int(Cta.FIRST), int(Cta.SIZE), int(Cta.WARPS)
 _STATE, _BARRIER, _ROW, _EFFECTS = int(Warp.STATE), int(Warp.BARRIER), int(Warp.ROW), int(Warp.EFFECTS)
 _NOTHING, _DONE, _GLOBAL, _MBARRIER = (int(Waiting[name]) for name in ("NOTHING", "DONE", "GLOBAL_MEMORY", "MBARRIER"))
+_TWO = np.int64(2)
 _DEADLOCK, _TOO_MANY = int(Fault.DEADLOCK), int(Fault.STEP_LIMIT)
 _MULTIPLIER, _ADDEND = 6364136223846793005, 1442695040888963407  # of Knuth's MMIX
 
@@ -113,8 +114,8 @@ def _visit(state, r, w, forced):  # type: ignore[no-untyped-def]
         return False
     spins = waiting == _GLOBAL
     if waiting != _NOTHING and not spins:
-        if waiting == _MBARRIER and knobs[_LATE] == 1 and (forced or knobs[_ORDER] != 2 or _draw(state, 2) == 0):
-            backwards = knobs[_ORDER] == 1 or (knobs[_ORDER] == 2 and _draw(state, 2) == 0)
+        if waiting == _MBARRIER and knobs[_LATE] == 1 and (forced or knobs[_ORDER] != 2 or _draw(state, _TWO) == 0):
+            backwards = knobs[_ORDER] == 1 or (knobs[_ORDER] == 2 and _draw(state, _TWO) == 0)
             if call_at(knobs[_LAND], (table_of(state), r, warp[_BARRIER], backwards)) != 0:
                 return True
         if not ready(state, r, w):
@@ -221,7 +222,7 @@ def work(address, image, specials, order, common, rows):  # type: ignore[no-unty
     knobs, counts = state.knobs, state.counts
     mine = _FIRST_WORKER + 2 * knobs[_WORKER]
     end = counts[_STEPS] + rows
-    forced = False
+    forced = rows < 0  # not a literal: numba would compile `_round` twice
     idle = 0
     there = np.int64(0)
     for r in range(state.ctas.shape[0]):
@@ -248,9 +249,9 @@ def work(address, image, specials, order, common, rows):  # type: ignore[no-unty
             add64(address_of(common) + 8 * mine, 1)
             common[mine + 1] = 0
             knobs[_IDLE] = 0
-            forced = False
+            forced = rows < 0
         elif not forced:
-            forced = True
+            forced = rows >= 0
         else:
             idle += 1
             if _hopeless(state, common):

@@ -10,12 +10,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
 from fa4verify.ptx.boxes import copy_box as _copy_box
 from fa4verify.ptx.calls import call_at
 from fa4verify.ptx.descriptors import gather_left as _gather_left
 from fa4verify.ptx.descriptors import gather_right as _gather_right
+from fa4verify.ptx.inner import inner
 from fa4verify.ptx.product import multiply as _multiply
 from fa4verify.ptx.product import prepare_columns as _prepare_columns
 from fa4verify.ptx.product import prepare_rows as _prepare_rows
@@ -48,7 +48,7 @@ def unit_addresses() -> npt.NDArray[np.int64]:
     return np.array([functions[unit].address for unit in Unit], np.int64)
 
 
-@njit(cache=True, inline="always")
+@inner
 def gather_left(units, base, size, matrix, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Gather codes of A."""
     return call_at(
@@ -58,7 +58,7 @@ def gather_left(units, base, size, matrix, transposed, first, rows, code_bytes, 
     )  # fmt: skip
 
 
-@njit(cache=True, inline="always")
+@inner
 def gather_right(units, base, size, matrix, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Gather codes of B."""
     return call_at(
@@ -68,25 +68,25 @@ def gather_right(units, base, size, matrix, transposed, first, rows, code_bytes,
     )  # fmt: skip
 
 
-@njit(cache=True, inline="always")
+@inner
 def prepare_rows(units, stage, rows, dtype, step):  # type: ignore[no-untyped-def]
     """Decode A."""
     call_at(units[Unit.PREPARE_ROWS], (stage, rows, dtype, step))
 
 
-@njit(cache=True, inline="always")
+@inner
 def prepare_columns(units, stage, columns, transposed, dtype, step):  # type: ignore[no-untyped-def]
     """Decode B."""
     call_at(units[Unit.PREPARE_COLUMNS], (stage, columns, transposed, dtype, step))
 
 
-@njit(cache=True, inline="always")
+@inner
 def multiply(units, stage, panel, rows, dtype, step):  # type: ignore[no-untyped-def]
     """Accumulate one panel."""
     call_at(units[Unit.MULTIPLY], (stage, panel, rows, dtype, step))
 
 
-@njit(cache=True, inline="always")
+@inner
 def copy_box(units, place, rank, coordinates, shared, size, offset, memory, ranges, direction, report):  # type: ignore[no-untyped-def]
     """Copy or add one box of a tensor."""
     return call_at(

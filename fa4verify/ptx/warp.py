@@ -24,13 +24,12 @@ from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COUNT
-from fa4verify.ptx.lane_functions import scratch
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.lanes import FIRST_FUNCTION, run_lane
 from fa4verify.ptx.matrix import ldmatrix, stmatrix
 from fa4verify.ptx.mma_sync import mma_sync
 from fa4verify.ptx.operations import COLUMNS, FIRST_UNIT, Column, Op
-from fa4verify.ptx.raw import address_of, load_i64, load_u32, store_i64, store_u32, store_u64
+from fa4verify.ptx.raw import address_of, load_i64, load_u32, scratch, store_i64, store_u32, store_u64
 from fa4verify.ptx.state import Cta, Fault, Waiting, Warp
 from fa4verify.ptx.tcgen05 import tc_alloc, tc_dealloc
 

@@ -76,7 +76,7 @@ def test_every_pair_of_features_is_met(kernel: str):
 @pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_causal_is_met_at_every_head_dim_in_both_dtypes(dtype: str, head_dim: int):
     cases = [case for case in GATE if case.causal and (case.dtype, case.shape.head_dim) == (dtype, head_dim)]
-    assert {case.kernel for case in cases} == set(KERNELS)
+    assert {case.kernel for case in cases} >= set(KERNELS)
 
 
 def test_a_hole_is_seen():

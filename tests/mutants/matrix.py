@@ -134,6 +134,14 @@ def section(which: str, about: dict[str, str], found: dict[str, Score]) -> str:
     return INTRODUCTION[which] + "\n".join(lines) + "\n" + closing + "\n"
 
 
+def rewrite(title: str, text: str) -> None:
+    """Put a section of the page in the place of the one with its title, or behind the last."""
+    head, *rest = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)
+    kept = {part.split("\n", 1)[0]: part for part in rest}
+    kept[title] = f"{title}\n\n{text}"
+    PAGE.write_text("\n\n".join(part.strip("\n") for part in (head, *kept.values())) + "\n")
+
+
 def main(which: str, suite: str = "gate") -> None:
     """Run one half of the matrix and rewrite its section of the page."""
     about, name_of = {"forward": (ABOUT, kernel_name), "backward": (ABOUT_BACKWARD, backward_kernel_name)}[which]
@@ -142,11 +150,7 @@ def main(which: str, suite: str = "gate") -> None:
         for case in cases.load_suite(suite).cases
         if case.kernel == "fa4-sm100" and case.operation in OPERATIONS[which]
     ]
-    text = section(which, about, scores(chosen, ["clean", *about], name_of))
-    head, *rest = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)
-    kept = {part.split("\n", 1)[0]: part for part in rest}
-    kept[TITLE[which]] = f"{TITLE[which]}\n\n{text}"
-    PAGE.write_text("\n\n".join(part.strip("\n") for part in (head, *kept.values())) + "\n")
+    rewrite(TITLE[which], section(which, about, scores(chosen, ["clean", *about], name_of)))
 
 
 if __name__ == "__main__":

@@ -151,8 +151,8 @@ class ShippedFa4:
     ) -> Output:
         """Return dq, dk, dv in the dtype of q and, with a sink, dsink (heads,); o and lse as `forward` gave them.
 
-        seed: run in a random order of warps and CTAs drawn by it; with deterministic=False the gradients depend on
-        it. schedule: as in `forward`.
+        seed: run in a random order of warps and CTAs drawn by it, unless `execution.using` says in which; with
+        deterministic=False the gradients depend on it. schedule: as in `forward`.
         """
         options = {
             "causal": causal,
@@ -172,7 +172,7 @@ class ShippedFa4:
                 block_sparse_tensors=block_sparse_tensors,
             ),
         }
-        if seed is not None and schedule is None:
+        if seed is not None and schedule is None and not _scheduled_outside():
             schedule, schedule_seed = "random", seed
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
         gradients, execution = self._call("_flash_attn_bwd", (q, k, v, o, dout, lse), options, how)
@@ -228,6 +228,12 @@ class ShippedFa4:
             "compiler": f"nvidia-cutlass-dsl {versions['nvidia-cutlass-dsl']}",
             "launches": " ".join("x".join(map(str, launch.grid)) for launch in execution.launches) or "none",
         }
+
+
+def _scheduled_outside() -> bool:
+    from fa4verify.kernels.shipped import execution as executions
+
+    return executions.current().schedule is not None
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Whether bits depend on the order in which warps run, and whether anything would notice a missing wait.
 
 Contract: `under_schedules` runs one case under each schedule and compares every tensor with the fixed order, bit by
-bit; a deadlock or another fault is an outcome, not an exception. `deletions` does that to copies of the kernel that
+bit; a deadlock or another fault is an outcome, not an exception. `Deletions` does that to copies of the kernel that
 lack one synchronising instruction each: what no schedule notices is either not needed for this shape or not tested by
 these schedules. Fences are not among them: the machine keeps memory in order, so that nothing could notice.
 A schedule shows what it meets: absence of differences is evidence, not proof. "late" is the sharpest of them, since
@@ -32,7 +32,9 @@ SYNCHRONISING = {
     Op.BULK_WAIT, Op.WGMMA_COMMIT, Op.WGMMA_WAIT, Op.TC_COMMIT, Op.TC_WAIT_LD, Op.TC_WAIT_ST,
 }  # fmt: skip
 TENSORS = ("o", "lse", "y", "dq", "dk", "dv", "delta", "dsink")
-PATIENCE = 8  # times the steps of the unaltered kernel before a copy of it counts as one that never ends
+# Times the rows of the fixed order after which a run counts as one that never ends. A kernel with nothing left out
+# needs 1.2 times as many at most, and is given more: it would be a false alarm.
+PATIENCE, MORE_PATIENCE = 8, 50
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Outcome:
     different
         Elements with other bits than in the fixed order, for every tensor that has any.
     fault
-        First line of what went wrong in the machine, or None.
+        What went wrong in the machine, on one line, or None.
     steps
         Rows that warps ran; 0 after a fault.
     """
@@ -121,47 +123,62 @@ def under_schedules(case: Case, inputs: Inputs, chosen: Sequence[Schedule]) -> I
     expected, steps = _run(case, inputs, chosen[0], None, None)
     yield Outcome(describe(chosen[0]), {}, None, steps)
     for schedule in chosen[1:]:
-        yield _compared(case, inputs, schedule, expected, None, None)
+        yield _compared(case, inputs, schedule, expected, None, MORE_PATIENCE * steps)
 
 
-def deletions(
-    case: Case, inputs: Inputs, chosen: Sequence[Schedule], wanted: Callable[[str], bool] = lambda _: True
-) -> Iterator[Deletion]:
-    """Leave out one synchronising instruction at a time, in every kernel that the case launches.
+class Deletions:
+    """Leaves out one synchronising instruction at a time, in every kernel that a case launches.
+
+    Contract: `len` is how many there are; iterating tries one after the other. Schedules are tried until one notices:
+    late ones first, which notice most, and long turns first, since a deadlock in which warps get one row at a time
+    ends at the step limit only.
 
     Parameters
     ----------
     case, inputs
         What to run.
     chosen
-        Tried in this order until one notices.
+        The first one is what the others are compared with, without anything left out.
     wanted
         Which instructions, by their text; all by default.
-
-    Yields
-    ------
-    Deletion
-        One an instruction.
     """
-    kernels: dict[str, Kernel] = {}
 
-    def remember(kernel: Kernel) -> Kernel:
-        return kernels.setdefault(kernel.name, kernel)
+    def __init__(
+        self, case: Case, inputs: Inputs, chosen: Sequence[Schedule], wanted: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        # By identity: FA4 gives kernels of different shapes the same name.
+        kernels: dict[int, Kernel] = {}
 
-    expected, steps = _run(case, inputs, chosen[0], remember, None)
-    for name, kernel in kernels.items():
-        for row in _synchronising(kernel):
-            text = kernel.source_line(row).strip()
-            if not wanted(text):
-                continue
-            without = kernel.without(row)
+        def remember(kernel: Kernel) -> Kernel:
+            return kernels.setdefault(id(kernel), kernel)
 
-            def swap(loaded: Kernel, name: str = name, without: Kernel = without) -> Kernel:
-                return without if loaded.name == name else loaded
+        self._case, self._inputs = case, inputs
+        self._expected, self._steps = _run(case, inputs, chosen[0], remember, None)
+        self._schedules = sorted(chosen, key=lambda schedule: (not schedule.late, -schedule.quantum))
+        self._places = [
+            (kernel, row) for kernel in kernels.values() for row in _synchronising(kernel) if wanted(_text(kernel, row))
+        ]
 
-            outcomes = (_compared(case, inputs, one, expected, swap, PATIENCE * steps) for one in chosen)
-            noticed = next((outcome for outcome in outcomes if not outcome.agrees), None)
-            yield Deletion(name, int(kernel.code[row, Column.LINE]), text, noticed)
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Deletion]:
+        return (self._without(kernel, row) for kernel, row in self._places)
+
+    def _without(self, kernel: Kernel, row: int) -> Deletion:
+        without = kernel.without(row)
+
+        def swap(loaded: Kernel) -> Kernel:
+            return without if loaded is kernel else loaded
+
+        limit = PATIENCE * self._steps
+        outcomes = (_compared(self._case, self._inputs, one, self._expected, swap, limit) for one in self._schedules)
+        noticed = next((outcome for outcome in outcomes if not outcome.agrees), None)
+        return Deletion(kernel.name, int(kernel.code[row, Column.LINE]), _text(kernel, row), noticed)
+
+
+def _text(kernel: Kernel, row: int) -> str:
+    return " ".join(kernel.source_line(row).split())
 
 
 def _synchronising(kernel: Kernel) -> list[int]:
@@ -187,13 +204,13 @@ def _compared(
     schedule: Schedule,
     expected: Output,
     alter: Callable[[Kernel], Kernel] | None,
-    limit: int | None,
+    limit: int,
 ) -> Outcome:
     words = describe(schedule)
     try:
         output, steps = _run(case, inputs, schedule, alter, limit)
     except MachineFault as fault:
-        return Outcome(words, {}, f"{type(fault).__name__}: {str(fault).splitlines()[0]}", 0)
+        return Outcome(words, {}, f"{type(fault).__name__}: {' '.join(fault.reason.split())}", 0)
     different = {name: count for name in TENSORS if (count := _different(name, expected, output))}
     return Outcome(words, different, None, steps)
 
