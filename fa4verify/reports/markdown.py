@@ -17,6 +17,7 @@ from fa4verify.reports.text import one_line, printable, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from fa4verify.reports.page import Section
     from fa4verify.reports.study import Table
     from fa4verify.reports.summary import Row, Summary
 
@@ -31,12 +32,27 @@ SIGNS = {
 }
 
 
-def render(summary: Summary) -> str:
-    """Return the report as one Markdown document."""
-    return "\n".join(_lines(summary)).rstrip("\n") + "\n"
+def render(summary: Summary, *, sections: Sequence[Section] = ()) -> str:
+    """Return the report as one Markdown document; `sections` of other modules stand after the failures."""
+    return "\n".join(_lines(summary, sections)).rstrip("\n") + "\n"
 
 
-def _lines(summary: Summary) -> Iterator[str]:
+def section(part: Section, *, level: int = 2) -> str:
+    """Return a part of a report that another module filled; every cell is foreign text here."""
+    return "\n".join(_section(part, level)).rstrip("\n") + "\n"
+
+
+def _section(part: Section, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {_prose(part.title)}\n"
+    for sentence in part.sentences:
+        yield f"{_prose(sentence)}\n"
+    for table in part.tables:
+        yield f"{'#' * (level + 1)} {_prose(table.title)}\n"
+        cells = ([_code(label), *(_code(cell.text) for cell in cells)] for label, cells in table.lines)
+        yield from _table([_prose(header) for header in table.headers], cells)
+
+
+def _lines(summary: Summary, sections: Sequence[Section]) -> Iterator[str]:
     header = summary.header
     name = f"{header.suite or 'run'}{f' with {header.kernel}' if header.kernel else ''}"
     yield f"# fa4verify: {_code(name)}\n"
@@ -54,6 +70,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield "## To look at\n"
         for row in failures:
             yield from _failure(row)
+    for part in sections:
+        yield from _section(part, 2)
     yield from _tables("## Curves\n", summary.tables, study.LEGEND)
     yield from _tables("## Repeated runs\n", summary.repeats, repeats.LEGEND)
     yield "## All cases\n"
@@ -141,6 +159,11 @@ def _code(text: str) -> str:
     ticks = "`" * (_longest_run(text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def _prose(text: str) -> str:
+    """Return a sentence in which no character is markup."""
+    return re.sub(r"([\\`*_\[\]<>#!|~&])", r"\\\1", one_line(text))
 
 
 def _fence(text: str) -> Iterator[str]:
