@@ -1,8 +1,9 @@
-"""The command line: `fa4verify run | list | report | races | exp2 | doctor`.
+"""The command line: `fa4verify run | list | report | diff | races | exp2 | doctor`.
 
-Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
-be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the user's gets
-one line on stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the run.
+Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
+that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
+user's gets one line on stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the
+run.
 `--help` imports neither torch nor numba: rooms are imported inside the commands.
 """
 
@@ -22,9 +23,10 @@ from fa4verify import __version__
 from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from fa4verify.reports import Summary
+    from fa4verify.reports.page import Section
     from fa4verify.runs import Run
     from fa4verify.vocabulary import Suite
 
@@ -59,6 +61,7 @@ def run(
     out: Path = Path(),
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
+    baseline: Path | None = None,
 ) -> int:
     """Verify the cases of a suite; print the verdicts, write a run file and reports.
 
@@ -76,15 +79,20 @@ def run(
         Processes; by default one for each physical core.
     html
         Also write the report as this one HTML file.
+    baseline
+        A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
     """
     from fa4verify.plan import plan
     from fa4verify.runs import read
+
+    before = read(baseline) if baseline else None
 
     if sys.stderr.isatty():
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select)
     path = _sweep(chosen, kernel, out, workers)
-    return _report(read(path), path, out, html=html)
+    only = {case.id for case in chosen.cases} if select else None
+    return _report(read(path), path, out, html=html, before=before, only=only)
 
 
 @app.command(name="list")
@@ -130,6 +138,35 @@ def report(path: Path, /, *, out: Path = Path(), html: Path | None = None, figur
     from fa4verify.runs import read
 
     return _report(read(path), path, out, html=html, figures=figures)
+
+
+@app.command
+def diff(old: Path, new: Path, /, *, markdown: bool = False, html: Path | None = None) -> int:
+    """Tell what changed between two runs; the exit code is 1 if something got worse.
+
+    Parameters
+    ----------
+    old
+        The run file to compare with.
+    new
+        The run file that is looked at.
+    markdown
+        Print Markdown, for a pull request or a step summary.
+    html
+        Also write the report of the new run, with what changed, as this one HTML file.
+    """
+    from fa4verify.reports import changes, history, summarise
+    from fa4verify.runs import read
+
+    before, after = summarise(read(old)), summarise(read(new))
+    comparison = history.compare(before, after)
+    if markdown:
+        print(changes.render_markdown(comparison), end="")
+    else:
+        changes.render(comparison)
+    if html:
+        _draw(after, html, None, [changes.section(comparison)])
+    return 1 if comparison.regressed else 0
 
 
 @app.command
@@ -273,27 +310,40 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     return path
 
 
-def _report(finished: Run, path: Path, out: Path, *, html: Path | None = None, figures: Path | None = None) -> int:
+def _report(
+    finished: Run,
+    path: Path,
+    out: Path,
+    *,
+    html: Path | None = None,
+    figures: Path | None = None,
+    before: Run | None = None,
+    only: Collection[str] | None = None,
+) -> int:
     """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
 
     The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
     """
-    from fa4verify.reports import exit_code, junit, markdown, summarise, terminal
+    from fa4verify.reports import changes, exit_code, history, junit, markdown, summarise, terminal
 
     summary = summarise(finished)
+    comparison = history.compare(summarise(before), summary, only=only) if before else None
+    sections = [changes.section(comparison)] if comparison else []
     stem = out / "reports" / path.stem
-    files = {stem.with_name(f"{path.stem}.md"): markdown.render, stem.with_name(f"{path.stem}.xml"): junit.render}
+    text, xml = stem.with_name(f"{path.stem}.md"), stem.with_name(f"{path.stem}.xml")
     try:
-        terminal.render(summary, files=[path, *files, *([html] if html else [])])
+        terminal.render(summary, files=[path, text, xml, *([html] if html else [])])
+        if comparison:
+            changes.render(comparison)
     finally:
-        for file, render in files.items():
-            _write(file, render(summary))
+        _write(text, markdown.render(summary, sections=sections))
+        _write(xml, junit.render(summary))
     if html or figures:
-        _draw(summary, html, figures)
-    return exit_code(summary)
+        _draw(summary, html, figures, sections)
+    return 1 if comparison and comparison.departed else exit_code(summary)
 
 
-def _draw(summary: Summary, html: Path | None, folder: Path | None) -> None:
+def _draw(summary: Summary, html: Path | None, folder: Path | None, sections: Sequence[Section] = ()) -> None:
     """Write the HTML report and the figures; matplotlib is imported here, a second after the verdicts are out."""
     from fa4verify.reports import html as page
     from fa4verify.reports.figures import figures
@@ -303,7 +353,7 @@ def _draw(summary: Summary, html: Path | None, folder: Path | None) -> None:
         for figure in drawn:
             _write(folder / f"{figure.name}.svg", figure.svg)
     if html:
-        _write(html, page.render(summary, drawn=drawn))
+        _write(html, page.render(summary, sections=sections, drawn=drawn))
 
 
 def _write(file: Path, text: str) -> None:

@@ -103,9 +103,13 @@ def _cut(shown: str, longest: int, length: int) -> str:
 
 def failures(summary: Summary) -> tuple[Failure, ...]:
     """Return what must be looked at, FAIL first, the largest excess over a limit first."""
+    return tuple(_failure(row) for row in worst_first(summary)[:CARDS])
+
+
+def worst_first(summary: Summary) -> list[Row]:
+    """Return the cases that need a reader, without those that have no record."""
     rows = [row for row in summary.failures if row.status != "MISSING"]
-    rows.sort(key=lambda row: (_BAD_FIRST.index(row.status), -_excess(row)))
-    return tuple(_failure(row) for row in rows[:CARDS])
+    return sorted(rows, key=lambda row: (_BAD_FIRST.index(row.status), -_excess(row)))
 
 
 def _excess(row: Row) -> float:
