@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _WHOLE_UP_TO = 3  # from degree 4 on fp32's own rounding is worth a search; below, windows would hold every fraction
 _ROUNDING_ALONE = 6  # from here on sets differ in rounding errors alone, by less than 2^15 fractions tell
+_FEW, _MANY = 10, 32  # finalists measured over every fraction, 0.1 s each
 _UNBIASED = 1.02
 _SAMPLED_RMS, _SAMPLED_MEAN = 1e-3, 0.03  # by how much 2^15 fractions may flatter a set over another like it
 _ROUNDINGS = 2.5e-7  # what fp32 evaluation may add to a relative error, with room: 2^-22
@@ -116,8 +117,7 @@ def fit(
         `max` over every x in [-126, 0]; without it over the fractions alone, as if f = x - n never rounded. Only to
         compare with results that were fitted so.
     seconds
-        Time for the searches of all compromises together; from 60 ms (degree 0) to 15 s (degree 3) are enough below
-        degree 4, which stops by itself.
+        Time for the searches of all compromises together; below degree 4 each stops by itself and takes what it takes.
     candidates
         Instead of the time, how many candidates each search looks at, about: the same answer on every machine.
     seed
@@ -241,7 +241,8 @@ class _Task:
             candidates=self.candidates,
             seed=self.seed + self.rounds,
         )
-        for coefficients in found:
+        count = _MANY if self.limits or self.shape.degree >= _ROUNDING_ALONE else _FEW
+        for coefficients in found[:count]:
             if coefficients.tobytes() not in self.pool:
                 self.pool[coefficients.tobytes()] = self._candidate(coefficients)
         self.evaluated += evaluated
@@ -297,6 +298,8 @@ def _nothing(candidates: Sequence[Candidate], limits: Mapping[str, float], given
     def excess(each: Candidate) -> tuple[float, str]:
         return max((each.merit.objective(k) / limit if limit else np.inf, k) for k, limit in limits.items())
 
+    if not candidates:
+        return "no float32 numbers of this shape were found: octaves that meet may need coefficients that do not exist"
     worst, name = min(excess(each) for each in candidates)
     return (
         f"no set was found that is no worse than {given.name if given else '?'} in {', '.join(limits)}; "

@@ -59,13 +59,13 @@ def _ratio(figure: npt.NDArray[np.float64], limit: float) -> npt.NDArray[np.floa
     return np.asarray(figure / limit if limit > 0.0 else np.where(figure > 0.0, 2.0 + figure, 1.0))
 
 
-COARSE = 8  # with errors of 1e-4 a midpoint's stretch is 1300 fractions long: shares to 0.03 %
+_STRIDE = 8  # with errors of 1e-4 a midpoint's stretch is 1300 fractions long: shares to 0.03 %
 
 
 class Whole:
-    """Measures over every `stride`-th of all fractions, on two threads."""
+    """Measures over every eighth (or `stride`-th) of all fractions, on two threads."""
 
-    def __init__(self, floor: bool, *, over_x: bool = True, stride: int = COARSE) -> None:
+    def __init__(self, floor: bool, *, over_x: bool = True, stride: int = _STRIDE) -> None:
         self.floor, self.over_x, self.stride = floor, over_x, stride
 
     def measure(

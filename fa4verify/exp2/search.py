@@ -40,8 +40,9 @@ _THREADS = 2
 _CHUNK = 256  # candidates measured under one limit; the next chunk profits from what this one found
 _KEPT = 32
 _LONGEST = {0: 20, 1: 16, 2: 12, 3: 9}  # log2 of the first steps of a descent, after how far off the real model may be
-_RANDOM = 16
-_ROUNDS = 3  # over all neighbours with every fraction: 80 of 0.1 s each at degree 3
+_RANDOM = 8
+_LONGEST_DESCENT = 60.0
+_FEW_FREE = 3  # free coefficients up to which all 26 neighbours are measured over every fraction
 _HARD = 1024  # fractions that a true maximum adds; cheap, since losers leave at the first few hundred
 _NEAREST, _FARTHEST = 1e-10, 3e-8  # a five hundredth and half of fp32's own rounding at 1
 _CHECK = 12  # chunks without a better one before the sample's largest error is made the true one
@@ -85,6 +86,9 @@ class _Search:
             scores = self.goal.scores(
                 self.gauge.measure(candidates[indices], self.goal.names, self.goal.cutoffs(score))
             )
+            if isinstance(self.gauge, Whole):  # coarse: a runner-up may be the best over every fraction
+                for each, value in zip(candidates[indices], scores, strict=True):
+                    self._keep(each, float(value))
             k = int(np.argmin(scores))
             if scores[k] < score:
                 best, score = start + int(indices[k]), float(scores[k])
@@ -105,6 +109,8 @@ class _Search:
         if best < 0:  # none is as continuous as asked for: look around
             points = np.concatenate([points[:1] + self.steps * factor for factor in (1, 2, 3, 5)])
             best, score = self.best_of(points, np.inf)
+            points = points[best : best + 1]
+            best = 0
         point = points[best]
         directions = np.concatenate([self.lattice.basis, -self.lattice.basis])
         for length in range(_LONGEST[self.shape.degree], -1, -1):
@@ -115,15 +121,18 @@ class _Search:
                 if best < 0:
                     break
                 point = point + tried[best]
-        assert isinstance(self.gauge, Whole)
-        self.gauge = Whole(self.gauge.floor, over_x=self.gauge.over_x, stride=1)
-        self.kept = {}
-        _, score = self.best_of(point[None], np.inf)
-        for _ in range(_ROUNDS):
+        if not self.over:
             best, score = self.best_of(point + self.steps, score)
-            if best < 0 or self.over:
-                break
-            point = point + self.steps[best]
+            point = point if best < 0 else point + self.steps[best]
+        if not self.over and isinstance(self.gauge, Whole) and self.lattice.dimension <= _FEW_FREE:
+            self.gauge = Whole(self.gauge.floor, over_x=self.gauge.over_x, stride=1)
+            self.kept = {}
+            known = np.concatenate([point[None], points])  # a coarse step may have been none
+            best, score = self.best_of(known, np.inf)
+            point = known[best]
+            while best >= 0 and not self.over:
+                best, score = self.best_of(point + self.steps, score)
+                point = point if best < 0 else point + self.steps[best]
 
     def wander(self, points: Points, generator: np.random.Generator) -> _Search:
         """Scatter around starts until the time is over; returns itself."""
@@ -233,7 +242,8 @@ def search(
     gauge.measure(first, goal.names)  # compiles, outside the time
     deadline = time.monotonic() + seconds if candidates is None else np.inf
     if isinstance(gauge, Whole):
-        alone = _Search(shape, lattice, gauge, goal, deadline, np.inf)
+        # Stops by itself, after 2 to 10 s on two idle cores; cut short it would lack the last, finest steps.
+        alone = _Search(shape, lattice, gauge, goal, time.monotonic() + _LONGEST_DESCENT, np.inf)
         alone.descend(points, np.random.default_rng(seed))
         return alone.best(), alone.evaluated
     most = np.inf if candidates is None else candidates / _THREADS
