@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -15,6 +16,9 @@ from cyclopts import App, Parameter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fa4verify.exp2.sets import CoefficientSet
+
+ConstantTerms = Literal["one", "at-least-one", "free", "ends"]
 Objective = Literal["max", "rms", "bias", "bf16", "fp16", "e4m3"]
 
 app = App(name="exp2", help="The laboratory of FA4's software exponential: check coefficients, fit better ones.")
@@ -164,6 +168,129 @@ def fit(
     else:
         emit.terminal(found, Console())
     return 0
+
+
+@app.command
+def explore(
+    *,
+    degree: tuple[Annotated[int, Parameter(validator=_between(0, 7))], ...] = (1, 2, 3, 4, 5),
+    p0: tuple[ConstantTerms, ...] = ("one", "at-least-one", "free", "ends"),
+    range_: Annotated[tuple[Literal["floor", "nearest"], ...], Parameter(name="--range")] = ("floor", "nearest"),
+    objective: tuple[Objective, ...] = ("max", "rms", "bf16"),
+    set_: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
+    attention: bool = True,
+    seeds: Annotated[int, Parameter(validator=_between(1, 64))] = 4,
+    columns: Literal["table", "all"] = "table",
+    refit: Annotated[bool, Parameter(negative="")] = False,
+    seconds: Annotated[int, Parameter(validator=_between(1, 3600))] = 30,
+    save: Path | None = None,
+    figure: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    markdown: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Compare fits with FA4's sets and with MUFU: error for each FMA, alone and inside attention.
+
+    Parameters
+    ----------
+    degree
+        Degrees to show; the package has fits of 1 to 5.
+    p0
+        Constant terms: 1, at least 1 (below, masked scores become NaN), free; ends: 1, and octaves that meet.
+    range_
+        Range reductions.
+    objective
+        What the fits were searched for; the package has max, rms and bf16.
+    set_
+        A further set, as `exp2 check` takes it; may be given several times.
+    attention
+        Run the sets inside the emulated kernel fa4-sm100 as well.
+    seeds
+        Inputs of each kind that are pooled; one seed scatters by 0.5 % in fp16.
+    columns
+        Emulate the columns that FA4 does (table), or all.
+    refit
+        Search again instead of taking the package's fits.
+    seconds
+        Time for each search on two cores.
+    save
+        Write the fits that were searched again to this file, after each search.
+    figure
+        Write an SVG here.
+    json
+        Print everything as JSON.
+    markdown
+        Print the tables as Markdown.
+    """
+    from fa4verify.exp2 import library
+    from fa4verify.exp2.sets import SetError
+
+    if json and markdown:
+        raise SetError("--json and --markdown: choose one")
+    if save and not refit:
+        raise SetError("--save keeps what --refit found: give both")
+    given = _named_apart(set_)
+    wanted = library.keys(degree, p0, range_, objective)
+
+    from rich.console import Console
+
+    from fa4verify.exp2 import explore_view
+    from fa4verify.exp2.explore import explore as compare
+    from fa4verify.exp2.explore import with_attention
+
+    entries = None
+    if refit:
+        with _bar(1000, "searching") as advance:
+            shares = [0.0]
+
+            def progress(share: float) -> None:
+                advance(round(1000 * share) - round(1000 * shares[-1]))
+                shares.append(share)
+
+            def keep(found: library.Entries) -> None:
+                if save:
+                    _write(save, library.text(found))
+
+            entries = library.refit(wanted, seconds=float(seconds), progress=progress, done=keep)
+    found = compare(wanted, given, entries)
+    if attention:
+        with _bar(100, "attention") as advance:
+            found = with_attention(found, seeds=seeds, columns=columns, progress=advance)
+    if figure:
+        from fa4verify.exp2.figure import draw
+
+        _write(figure, draw(found))
+    if json:
+        print(explore_view.as_json(found))
+    elif markdown:
+        print(explore_view.markdown(found), end="")
+    else:
+        explore_view.terminal(found, Console())
+    return 0
+
+
+def _named_apart(texts: tuple[str, ...]) -> tuple[CoefficientSet, ...]:
+    """Read sets; of the same name, later ones get a number."""
+    from dataclasses import replace
+
+    from fa4verify.exp2.sets import parse
+
+    names: dict[str, int] = {}
+    found = []
+    for text in texts:
+        chosen = parse(text)
+        names[chosen.name] = names.get(chosen.name, 0) + 1
+        count = names[chosen.name]
+        found.append(chosen if count == 1 else replace(chosen, name=f"{chosen.name} {count}"))
+    return tuple(found)
+
+
+def _write(path: Path, text: str) -> None:
+    from fa4verify.exp2.errors import SetError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SetError(f"{path}: cannot write: {error.strerror or error}") from None
 
 
 @contextmanager

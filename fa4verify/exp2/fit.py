@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _WHOLE_UP_TO = 3  # from degree 4 on fp32's own rounding is worth a search; below, windows would hold every fraction
+_ROUNDING_ALONE = 6  # from here on sets differ in rounding errors alone, by less than 2^15 fractions tell
+_FEW, _MANY = 10, 32  # finalists measured over every fraction, 0.1 s each
 _UNBIASED = 1.02
 _SAMPLED_RMS, _SAMPLED_MEAN = 1e-3, 0.03  # by how much 2^15 fractions may flatter a set over another like it
 _ROUNDINGS = 2.5e-7  # what fp32 evaluation may add to a relative error, with room: 2^-22
-_FINALISTS = 8
 _FRONT = {2: 6, 3: 4}  # steps of the grid of compromises between that many objectives; 2 beyond
 
 
@@ -96,6 +97,7 @@ def fit(
     hold: Iterable[str] = OBJECTIVES,
     over_x: bool = True,
     seconds: float = 30.0,
+    candidates: int | None = None,
     seed: int = 0,
     progress: Callable[[float], None] = lambda _: None,
 ) -> tuple[Fit, ...]:
@@ -115,10 +117,11 @@ def fit(
         `max` over every x in [-126, 0]; without it over the fractions alone, as if f = x - n never rounded. Only to
         compare with results that were fitted so.
     seconds
-        Time for the searches of all compromises together; from 60 ms (degree 0) to 15 s (degree 3) are enough below
-        degree 4, which stops by itself.
+        Time for the searches of all compromises together; below degree 4 each stops by itself and takes what it takes.
+    candidates
+        Instead of the time, how many candidates each search looks at, about: the same answer on every machine.
     seed
-        Of the search's kicks.
+        Of the search's random numbers.
     progress
         Called with the share that is done, 0 to 1.
 
@@ -141,7 +144,7 @@ def fit(
         if has_shape(no_worse_than, shape):
             given = no_worse_than.float32
             pool[no_worse_than.float32.tobytes()] = Candidate(no_worse_than.float32, theirs)
-    task = _Task(shape, limits, pool, seed, over_x, given)
+    task = _Task(shape, limits, pool, seed, over_x, given, candidates)
     rounds = 1 if len(names) == 1 else len(names) + len(_compromises(len(names)))
     share = seconds / rounds
     for name in names:
@@ -181,8 +184,10 @@ class _Task:
         seed: int,
         over_x: bool,
         given: npt.NDArray[np.float32] | None,
+        candidates: int | None,
     ) -> None:
         self.shape, self.limits, self.pool, self.seed, self.over_x = shape, limits, pool, seed, over_x
+        self.candidates = candidates
         self.given = given  # a set of the shape that is within the limits, to start from as well
         self.floor = shape.range_reduction == "floor"
         self.rounds = self.evaluated = 0
@@ -220,15 +225,24 @@ class _Task:
         lattice = Lattice(self.shape, starts[0])
         measure: Whole | Sample = Whole(self.floor, over_x=self.over_x)
         if self.shape.degree > _WHOLE_UP_TO:
-            measure = Sample(self.shape, over_x=self.over_x)
+            fine = self.shape.degree >= _ROUNDING_ALONE and not {"rms", "bias"}.isdisjoint(goal.names)
+            measure = Sample(self.shape, over_x=self.over_x, size=2**18 if fine else 2**15)
             measure.aim(starts[0], 0.3 * self.error + _ROUNDINGS, tuple(n for n in goal.names if n in FORMATS))
             goal = Goal(goal.scales, self._on_sample(measure, goal.limits))
         if self.given is not None:
             starts = [*starts, self.given.astype(np.float64)]
         found, evaluated = search(
-            self.shape, lattice, measure, goal, starts, seconds=seconds, seed=self.seed + self.rounds
+            self.shape,
+            lattice,
+            measure,
+            goal,
+            starts,
+            seconds=seconds,
+            candidates=self.candidates,
+            seed=self.seed + self.rounds,
         )
-        for coefficients in found if self.limits else found[:_FINALISTS]:
+        count = _MANY if self.limits or self.shape.degree >= _ROUNDING_ALONE else _FEW
+        for coefficients in found[:count]:
             if coefficients.tobytes() not in self.pool:
                 self.pool[coefficients.tobytes()] = self._candidate(coefficients)
         self.evaluated += evaluated
@@ -284,6 +298,8 @@ def _nothing(candidates: Sequence[Candidate], limits: Mapping[str, float], given
     def excess(each: Candidate) -> tuple[float, str]:
         return max((each.merit.objective(k) / limit if limit else np.inf, k) for k, limit in limits.items())
 
+    if not candidates:
+        return "no float32 numbers of this shape were found: octaves that meet may need coefficients that do not exist"
     worst, name = min(excess(each) for each in candidates)
     return (
         f"no set was found that is no worse than {given.name if given else '?'} in {', '.join(limits)}; "

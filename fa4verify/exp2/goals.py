@@ -63,10 +63,10 @@ _STRIDE = 8  # with errors of 1e-4 a midpoint's stretch is 1300 fractions long: 
 
 
 class Whole:
-    """Measures over every eighth of all fractions, on two threads."""
+    """Measures over every eighth (or `stride`-th) of all fractions, on two threads."""
 
-    def __init__(self, floor: bool, *, over_x: bool = True) -> None:
-        self.floor, self.over_x = floor, over_x
+    def __init__(self, floor: bool, *, over_x: bool = True, stride: int = _STRIDE) -> None:
+        self.floor, self.over_x, self.stride = floor, over_x, stride
 
     def measure(
         self, candidates: npt.NDArray[np.float32], names: tuple[str, ...], limits: Mapping[str, float] | None = None
@@ -77,7 +77,8 @@ class Whole:
         with ThreadPoolExecutor(2) as pool:
             found = list(
                 pool.map(
-                    lambda c: merit(c, floor=self.floor, over_x=self.over_x, stride=_STRIDE, shares=shares), candidates
+                    lambda c: merit(c, floor=self.floor, over_x=self.over_x, stride=self.stride, shares=shares),
+                    candidates,
                 )
             )
         return np.array([[each.objective(name) for name in OBJECTIVES] for each in found]).reshape(-1, len(OBJECTIVES))

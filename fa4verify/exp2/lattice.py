@@ -74,11 +74,15 @@ class Lattice:
         return np.asarray(np.rint(turns).astype(np.int64) @ self.basis)
 
     def steps(self) -> npt.NDArray[np.int64]:
-        """Return the differences to the neighbours: sums of basis vectors times -1, 0, 1 (of at most 3 if 7 or 8)."""
+        """Return the differences to the neighbours: sums of basis vectors times -1, 0, 1.
+
+        From 7 vectors on of at most 3 of them; of 1 or 2 vectors times -3 ... 3, since so few have no better one.
+        """
         if not self.dimension:
             return np.zeros((0, 0), np.int64)
-        signs = np.array(list(product((-1, 0, 1), repeat=self.dimension)))
-        used = np.abs(signs).sum(axis=1)
+        reach = 3 if self.dimension <= 2 else 1
+        signs = np.array(list(product(range(-reach, reach + 1), repeat=self.dimension)))
+        used = (signs != 0).sum(axis=1)
         return np.asarray(signs[(used > 0) & ((used <= 3) | (self.dimension < 7))] @ self.basis)
 
 

@@ -9,7 +9,8 @@ Why scattered and not neighbour by neighbour: at degree 5 neighbours lie 2e-11 a
 1e-9 on (a bit of 128 midpoints); a climb over neighbours stopped at 162 bf16 mismatches, scattering reached 147.
 Figures that must stay within limits come first: while one is exceeded, the excess is what is minimised.
 Known failure mode: a local search proves nothing; tests/exp2/test_fit.py holds what it must reach, found otherwise.
-The points visited depend on the seed, how many of them on the time.
+The points visited depend on the seed, how many of them on the time, or on `candidates` where a result must be the
+same on every machine.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _THREADS = 2
 _CHUNK = 256  # candidates measured under one limit; the next chunk profits from what this one found
 _KEPT = 32
 _LONGEST = {0: 20, 1: 16, 2: 12, 3: 9}  # log2 of the first steps of a descent, after how far off the real model may be
-_RANDOM = 16
+_RANDOM = 8
+_LONGEST_DESCENT = 60.0
+_FEW_FREE = 3  # free coefficients up to which all 26 neighbours are measured over every fraction
 _HARD = 1024  # fractions that a true maximum adds; cheap, since losers leave at the first few hundred
 _NEAREST, _FARTHEST = 1e-10, 3e-8  # a five hundredth and half of fp32's own rounding at 1
 _CHECK = 12  # chunks without a better one before the sample's largest error is made the true one
@@ -49,15 +52,18 @@ _PATIENCE = 120  # such chunks before a new start: 30,000 candidates
 class _Search:
     """What a search knows: the best points so far and, for the largest error, its own growing sample."""
 
-    def __init__(self, shape: Shape, lattice: Lattice, gauge: Sample | Whole, goal: Goal, deadline: float) -> None:
-        self.shape, self.lattice, self.gauge, self.goal, self.deadline = shape, lattice, gauge, goal, deadline
+    def __init__(
+        self, shape: Shape, lattice: Lattice, gauge: Sample | Whole, goal: Goal, deadline: float, most: float
+    ) -> None:
+        self.shape, self.lattice, self.gauge, self.goal = shape, lattice, gauge, goal
+        self.deadline, self.most = deadline, most
         self.steps = lattice.steps()
         self.evaluated = 0
         self.kept: dict[bytes, float] = {}
 
     @property
     def over(self) -> bool:
-        return time.monotonic() >= self.deadline
+        return self.evaluated >= self.most or time.monotonic() >= self.deadline
 
     def allowed(self, candidates: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
         """Tell which candidates have the constant and the continuity that the shape asks for, in fp32."""
@@ -80,6 +86,9 @@ class _Search:
             scores = self.goal.scores(
                 self.gauge.measure(candidates[indices], self.goal.names, self.goal.cutoffs(score))
             )
+            if isinstance(self.gauge, Whole):  # coarse: a runner-up may be the best over every fraction
+                for each, value in zip(candidates[indices], scores, strict=True):
+                    self._keep(each, float(value))
             k = int(np.argmin(scores))
             if scores[k] < score:
                 best, score = start + int(indices[k]), float(scores[k])
@@ -92,7 +101,7 @@ class _Search:
             self.kept = dict(sorted(self.kept.items(), key=lambda item: item[1])[: 2 * _KEPT])
 
     def descend(self, points: Points, generator: np.random.Generator) -> None:
-        """Walk basis vectors and random directions from the best start, the longest first, each while it helps.
+        """Walk basis vectors and random directions from the best start, the longest first; then try all neighbours.
 
         Basis vectors alone stop in the creases of a sum of absolute values: 0.6 % too high at degree 2.
         """
@@ -100,6 +109,8 @@ class _Search:
         if best < 0:  # none is as continuous as asked for: look around
             points = np.concatenate([points[:1] + self.steps * factor for factor in (1, 2, 3, 5)])
             best, score = self.best_of(points, np.inf)
+            points = points[best : best + 1]
+            best = 0
         point = points[best]
         directions = np.concatenate([self.lattice.basis, -self.lattice.basis])
         for length in range(_LONGEST[self.shape.degree], -1, -1):
@@ -111,7 +122,17 @@ class _Search:
                     break
                 point = point + tried[best]
         if not self.over:
-            self.best_of(point + self.steps, score)
+            best, score = self.best_of(point + self.steps, score)
+            point = point if best < 0 else point + self.steps[best]
+        if not self.over and isinstance(self.gauge, Whole) and self.lattice.dimension <= _FEW_FREE:
+            self.gauge = Whole(self.gauge.floor, over_x=self.gauge.over_x, stride=1)
+            self.kept = {}
+            known = np.concatenate([point[None], points])  # a coarse step may have been none
+            best, score = self.best_of(known, np.inf)
+            point = known[best]
+            while best >= 0 and not self.over:
+                best, score = self.best_of(point + self.steps, score)
+                point = point if best < 0 else point + self.steps[best]
 
     def wander(self, points: Points, generator: np.random.Generator) -> _Search:
         """Scatter around starts until the time is over; returns itself."""
@@ -192,6 +213,7 @@ def search(
     starts: Sequence[npt.NDArray[np.float64]],
     *,
     seconds: float,
+    candidates: int | None = None,
     seed: int = 0,
 ) -> tuple[tuple[npt.NDArray[np.float32], ...], int]:
     """Return good float32 coefficients near real ones, the best first, and how many candidates were looked at.
@@ -208,6 +230,8 @@ def search(
         Real coefficients, constant first.
     seconds
         Time after which nothing new is begun.
+    candidates
+        Instead of the time: how many candidates to look at, about; the same on every machine.
     seed
         Of both threads' random numbers.
     """
@@ -216,12 +240,14 @@ def search(
     if not lattice.dimension:
         return (first[0],), 1
     gauge.measure(first, goal.names)  # compiles, outside the time
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds if candidates is None else np.inf
     if isinstance(gauge, Whole):
-        alone = _Search(shape, lattice, gauge, goal, deadline)
+        # Stops by itself, after 2 to 10 s on two idle cores; cut short it would lack the last, finest steps.
+        alone = _Search(shape, lattice, gauge, goal, time.monotonic() + _LONGEST_DESCENT, np.inf)
         alone.descend(points, np.random.default_rng(seed))
         return alone.best(), alone.evaluated
-    threads = [_Search(shape, lattice, copy(gauge), goal, deadline) for _ in range(_THREADS)]
+    most = np.inf if candidates is None else candidates / _THREADS
+    threads = [_Search(shape, lattice, copy(gauge), goal, deadline, most) for _ in range(_THREADS)]
     with ThreadPoolExecutor(_THREADS) as pool:
         generators = [np.random.default_rng([seed, k]) for k in range(_THREADS)]
         list(pool.map(lambda pair: pair[0].wander(points, pair[1]), zip(threads, generators, strict=True)))

@@ -5,9 +5,10 @@ once (never through float64), as a C compiler does; a hexadecimal float that flo
 whoever writes hex means those bits. What cannot be read is a SetError of one line that says where.
 Fails first where a shell eats the list: quote it.
 
-Forms: `fa4:3` or `degree3` (the set that FA4 ships), `1,0.695,0.2276,0.0771` (decimal or C hex float, a trailing f is
-allowed), a path that ends in .toml or .json, or JSON itself: a list of numbers, or an object with `coefficients` and,
-as in the files, `name`, `range` ("floor" or "nearest") and `provenance`.
+Forms: `fa4:3` or `degree3` (the set that FA4 ships), `fit:3:one:floor:rms` (a fit that this package ships, `library`),
+`1,0.695,0.2276,0.0771` (decimal or C hex float, a trailing f is allowed), a path that ends in .toml or .json, or JSON
+itself: a list of numbers, or an object with `coefficients` and, as in the files, `name`, `range` ("floor" or "nearest")
+and `provenance`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ def parse(text: str, range_reduction: RangeReduction | None = None) -> Coefficie
     stripped = text.strip()
     if found := _SHIPPED.fullmatch(stripped.lower()):
         made = shipped(int(found[1]))
+    elif stripped.lower().startswith("fit:"):
+        from fa4verify.exp2.library import named
+
+        made = named(stripped.lower())
     elif stripped.lower().endswith((".toml", ".json")):
         made = _from_file(Path(stripped))
     elif stripped.startswith(("{", "[")):
