@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
+from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
