@@ -45,6 +45,10 @@ class CALL(IntEnum):
     EFFECT = 26
     MATRIX = 27
     RUN = 28
+    FILL_WGMMA = 29  # these four: 0 in a kernel without such an instruction
+    EFFECT_WGMMA = 30
+    FILL_TC = 31
+    EFFECT_TC = 32
 
 
 KNOBS = max(CALL) + 1

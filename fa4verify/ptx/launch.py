@@ -293,6 +293,20 @@ def _order(schedule: Schedule, clusters: int) -> npt.NDArray[np.int64]:
     return order
 
 
+def _tensor_core_functions(kernel: Kernel) -> dict[CALL, Any]:
+    """Return what the kernel's asynchronous matrix instructions need: each kind costs seconds to compile once."""
+    used, found = kernel.code[:, Column.OP], {}
+    if np.any(used == Op.WGMMA):
+        from fa4verify.ptx import queue_wgmma
+
+        found |= {CALL.FILL_WGMMA: queue_wgmma.fill, CALL.EFFECT_WGMMA: queue_wgmma.effect}
+    if np.any((used >= Op.TC_MMA) & (used <= Op.TC_COMMIT)):
+        from fa4verify.ptx import queue_tcgen05
+
+        found |= {CALL.FILL_TC: queue_tcgen05.fill, CALL.EFFECT_TC: queue_tcgen05.effect}
+    return found
+
+
 def _aligned(shape: tuple[int, ...], dtype: type[np.generic], alignment: int) -> npt.NDArray[np.generic]:
     """Uninitialised memory that starts at a multiple of `alignment`."""
     count = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -329,7 +343,7 @@ def _state(
     knobs[KNOB.QUANTUM], knobs[KNOB.CLUSTER_X], knobs[KNOB.KEEP] = schedule.quantum, size, min(keep, places)
     knobs[KNOB.WORKER], knobs[KNOB.WORKERS] = worker
     knobs[KNOB.STEP_LIMIT], knobs[KNOB.RANDOM] = limits.steps, schedule.seed
-    for call, function in _FUNCTIONS.items():
+    for call, function in {**_FUNCTIONS, **_tensor_core_functions(kernel)}.items():
         knobs[call] = function.address
     knobs[KNOB.PROCESSORS] = {**_CONSTANTS, **constants}["%nsmid"]
     ranges = np.array([(int(a), int(n)) for a, n in memory], np.int64).reshape(-1, 2)

@@ -3,11 +3,12 @@
 Contract: `issue` runs one row of this group for the lanes of a mask. Eagerly, an operation is performed at once; in
 late schedules it becomes an entry of `pending` and is performed only when something waits for it: a load, a copy
 between CTAs and an arrival behind cp.async when a warp waits on their mbarrier (`land`), wgmma at wait_group, bulk
-stores and reductions at wait_group of their lane, cp.async at its wait_group, tcgen05.ld at wait::ld, and tcgen05.mma,
-cp and commit in order up to the commit whose mbarrier somebody waits on. So an operand that is overwritten too early,
-or a result that is read too early, changes the answer.
-Not late: tcgen05.st (its registers may be overwritten at once, the entry would have to carry them), and what
-wait_group.read leaves open (the store is complete by then).
+stores and reductions at wait_group of their lane, cp.async at its wait_group, and tcgen05.mma, cp and commit in order
+up to the commit whose mbarrier somebody waits on. So an operand that is overwritten too early, or a result that is read
+too early, changes the answer.
+Not late: tcgen05.ld (FA4's PTX reads its registers without wait::ld, most of the time: 864 loads, 102 waits in 33
+kernels for sm_100a; ptxas orders them by their registers), tcgen05.st (its registers may be overwritten at once, the
+entry would have to carry them), and what wait_group.read leaves open (the store is complete by then).
 Both ways run through the same functions; `finish` performs what nobody waited for when a cluster has ended, and faults
 where that was a load: it would land in memory that another CTA may have by then.
 """
@@ -35,19 +36,9 @@ from fa4verify.ptx.handle import machine_at, table_of
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COUNT, KNOB
 from fa4verify.ptx.lane_ir import LANES
-from fa4verify.ptx.operations import PENDING, RANK_SHIFT, Column, MmaDtype, Op, Pending
+from fa4verify.ptx.operations import PENDING, RANK_SHIFT, Column, Op, Pending
 from fa4verify.ptx.registers import value32
 from fa4verify.ptx.state import Cta, Fault, Warp
-from fa4verify.ptx.tcgen05 import (
-    issue_tc_commit,
-    issue_tc_cp,
-    issue_tc_ld,
-    perform_tc_commit,
-    perform_tc_cp,
-    perform_tc_ld,
-    perform_tc_st,
-)
-from fa4verify.ptx.tcgen05_mma import issue_tc_mma, perform_tc_mma
 from fa4verify.ptx.tma import (
     issue_tensor_load,
     issue_tensor_store,
@@ -55,7 +46,6 @@ from fa4verify.ptx.tma import (
     perform_tensor_reduce,
     perform_tensor_store,
 )
-from fa4verify.ptx.wgmma import issue_wgmma, perform_wgmma
 
 _A, _F, _IMM = int(Column.A), int(Column.F), int(Column.IMM)
 _KIND, _ROW, _WARP, _GROUP, _LANE, _STATE = (int(Pending[x]) for x in ("KIND", "ROW", "WARP", "GROUP", "LANE", "STATE"))
@@ -74,24 +64,24 @@ _ARRIVE_ASYNC = int(Op.MBARRIER_ARRIVE_ASYNC)
 
 _FIRST, _SIZE, _ISSUED, _PENDING = int(Cta.FIRST), int(Cta.SIZE), int(Cta.ISSUED), int(Cta.PENDING)
 _WGMMA_GROUP = int(Warp.WGMMA_GROUP)
-_EFFECT = int(CALL.EFFECT)
-_LATE, _FLOPS, _LEFT = int(KNOB.LATE), int(COUNT.MMA_FLOPS), int(COUNT.LEFT)
+_EFFECT, _FILL_WGMMA, _EFFECT_WGMMA = int(CALL.EFFECT), int(CALL.FILL_WGMMA), int(CALL.EFFECT_WGMMA)
+_FILL_TC, _EFFECT_TC = int(CALL.FILL_TC), int(CALL.EFFECT_TC)
+_LATE, _LEFT = int(KNOB.LATE), int(COUNT.LEFT)
 _UNKNOWN, _FULL, _AT_EXIT = int(Fault.UNKNOWN_OPERATION), int(Fault.QUEUE_FULL), int(Fault.PENDING_AT_EXIT)
 _OFFSET = (1 << RANK_SHIFT) - 1
 _BULK_GROUPS = LANES  # where a warp's bulk groups start in state.groups
-_K = np.array([{MmaDtype.TF32: 8, MmaDtype.E4M3: 32, MmaDtype.E5M2: 32}.get(kind, 16) for kind in MmaDtype])
-_TC_K = np.array([16, 8, 32, 0])  # by kind: f16, tf32, f8f6f4
 
 
 @inner
-def _fill(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
-    """Read the registers of one operation into an entry."""
+def _fill(state, r, w, row, lane, i):  # type: ignore[no-untyped-def]
+    """Read the registers of one operation into entry `i`."""
+    entry = state.pending[r, i]
     kind = state.code[row, 0]
     entry[_KIND], entry[_ROW], entry[_WARP], entry[_LANE] = kind, row, w, lane
     entry[_STATE], entry[_GROUP] = _WAITS, state.ctas[r, _ISSUED]
     if kind == _WGMMA:
         entry[_GROUP] = state.warps[r, w, _WGMMA_GROUP]
-        return issue_wgmma(state, r, w, row, lane, entry)
+        return call_at(state.knobs[_FILL_WGMMA], (table_of(state), r, w, row, lane, i))
     if kind == _TENSOR_LOAD:
         return issue_tensor_load(state, r, w, row, lane, entry)
     if kind in (_TENSOR_STORE, _TENSOR_REDUCE):
@@ -110,14 +100,8 @@ def _fill(state, r, w, row, lane, entry):  # type: ignore[no-untyped-def]
     if kind == _ARRIVE_ASYNC:
         entry[_X0] = value32(state, r, w, state.code[row, _A], lane) + state.code[row, _IMM]
         return np.int64(0)
-    if kind == _TC_MMA:
-        return issue_tc_mma(state, r, w, row, lane, entry)
-    if kind == _TC_COMMIT:
-        return issue_tc_commit(state, r, w, row, lane, entry)
-    if kind == _TC_CP:
-        return issue_tc_cp(state, r, w, row, lane, entry)
-    if kind in (_TC_LD, _TC_ST):
-        return issue_tc_ld(state, r, w, row, lane, entry)
+    if kind in (_TC_MMA, _TC_COMMIT, _TC_CP, _TC_LD, _TC_ST):
+        return call_at(state.knobs[_FILL_TC], (table_of(state), r, w, row, lane, i))
     return raise_(state, _UNKNOWN, r, w, row, lane, kind, 0, 0, 0)
 
 
@@ -128,9 +112,7 @@ def effect(address, r, i):  # type: ignore[no-untyped-def]
     entry = state.pending[r, i]
     kind = entry[_KIND]
     if kind == _WGMMA:
-        code = state.code[entry[_ROW]]
-        state.counts[_FLOPS] += 2 * 16 * code[_F] * _K[code[_IMM] & 15]
-        return perform_wgmma(state, r, entry)
+        return call_at(state.knobs[_EFFECT_WGMMA], (address, r, i))
     if kind == _TENSOR_LOAD:
         return perform_tensor_load(state, r, entry)
     if kind == _TENSOR_STORE:
@@ -149,18 +131,7 @@ def effect(address, r, i):  # type: ignore[no-untyped-def]
         return perform_bulk_shared(state, r, entry)
     if kind == _ARRIVE_ASYNC:
         return mbarrier.arrive(state, r, entry[_X0], _ONE)
-    if kind == _TC_MMA:
-        shape = entry[_X3]  # the instruction descriptor: N / 8 in bits 17-22, M / 16 in bits 24-28
-        k = _TC_K[(state.code[entry[_ROW], _IMM] >> 4) & 3]
-        state.counts[_FLOPS] += 2 * (((shape >> 17) & 63) << 3) * (((shape >> 24) & 31) << 4) * k
-        return perform_tc_mma(state, r, entry)
-    if kind == _TC_COMMIT:
-        return perform_tc_commit(state, r, entry)
-    if kind == _TC_CP:
-        return perform_tc_cp(state, r, entry)
-    if kind == _TC_LD:
-        return perform_tc_ld(state, r, entry)
-    return perform_tc_st(state, r, entry)
+    return call_at(state.knobs[_EFFECT_TC], (address, r, i))
 
 
 @inner
@@ -197,8 +168,6 @@ def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
         kind, lane = entry[_KIND], entry[_LANE]
         if operation == _WGMMA_WAIT:
             due = kind == _WGMMA and entry[_GROUP] < state.warps[r, w, _WGMMA_GROUP] - keep
-        elif operation == _TC_WAIT_LD:
-            due = kind == _TC_LD
         elif operation == _CP_WAIT:
             due = kind == _CP_ASYNC and (mask >> lane) & 1 == 1
             due = due and (keep < 0 or entry[_GROUP] < state.groups[r, w, lane] - keep)
@@ -285,11 +254,11 @@ def _enter(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     if count >= state.pending.shape[1]:
         return raise_(state, _FULL, r, w, row, lane, count, 0, 0, 0)
     entry = state.pending[r, count]
-    fault = _fill(state, r, w, row, lane, entry)
+    fault = _fill(state, r, w, row, lane, count)
     if fault != 0:
         return fault
     state.ctas[r, _ISSUED] += 1
-    if state.knobs[_LATE] == 0 or entry[_KIND] == _TC_ST:
+    if state.knobs[_LATE] == 0 or entry[_KIND] in (_TC_LD, _TC_ST):
         return _perform(state, r, count)
     state.ctas[r, _PENDING] = count + 1
     return np.int64(0)
@@ -311,7 +280,7 @@ def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
         state.warps[r, w, _WGMMA_GROUP] += 1
         return np.int64(0)
     if operation in (_CP_WAIT, _BULK_WAIT, _WGMMA_WAIT, _TC_WAIT_LD, _TC_WAIT_ST):
-        if state.ctas[r, _PENDING] == 0 or operation == _TC_WAIT_ST:
+        if state.ctas[r, _PENDING] == 0 or operation in (_TC_WAIT_LD, _TC_WAIT_ST):
             return np.int64(0)
         return _drain(state, r, w, mask, operation, code[_IMM])
     whole = operation in (_WGMMA, _TC_LD, _TC_ST)
