@@ -23,11 +23,10 @@ from fa4verify import __version__
 from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from fa4verify.reports import Summary
-    from fa4verify.reports.page import Section
-    from fa4verify.runs import Run
+    from rich.console import Console
+
     from fa4verify.vocabulary import Suite
 
 app = App(
@@ -62,6 +61,8 @@ def run(
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
     baseline: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Verify the cases of a suite; print the verdicts, write a run file and reports.
 
@@ -81,18 +82,24 @@ def run(
         Also write the report as this one HTML file.
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    json
+        Print one JSON object instead: exit code, counts, what needs a look, files.
+    quiet
+        Print the headline only, and no progress.
     """
+    from fa4verify.outcome import Past, tell
     from fa4verify.plan import plan
     from fa4verify.runs import read
 
     before = read(baseline) if baseline else None
 
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select)
-    path = _sweep(chosen, kernel, out, workers)
+    path = _sweep(chosen, kernel, out, workers, quiet=quiet)
     only = {case.id for case in chosen.cases} if select else None
-    return _report(read(path), path, out, html=html, before=before, only=only)
+    past = Past(baseline, before, only) if baseline and before else None
+    return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
 
 
 @app.command(name="list")
@@ -121,7 +128,16 @@ def list_(what: Literal["suites", "cases", "kernels", "distributions"], suite: s
 
 
 @app.command
-def report(path: Path, /, *, out: Path = Path(), html: Path | None = None, figures: Path | None = None) -> int:
+def report(
+    path: Path,
+    /,
+    *,
+    out: Path = Path(),
+    html: Path | None = None,
+    figures: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+) -> int:
     """Show a run file again and rewrite its reports; the exit code is the one that the run deserves.
 
     Parameters
@@ -134,14 +150,28 @@ def report(path: Path, /, *, out: Path = Path(), html: Path | None = None, figur
         Also write the report as this one HTML file.
     figures
         Also write each figure as SVG into this folder.
+    json
+        Print one JSON object instead: exit code, counts, what needs a look, files.
+    quiet
+        Print the headline only.
     """
+    from fa4verify.outcome import tell
     from fa4verify.runs import read
 
-    return _report(read(path), path, out, html=html, figures=figures)
+    return tell(read(path), path, out, html=html, figures=figures, told="json" if json else "line" if quiet else "all")
 
 
 @app.command
-def diff(old: Path, new: Path, /, *, markdown: bool = False, html: Path | None = None) -> int:
+def diff(
+    old: Path,
+    new: Path,
+    /,
+    *,
+    markdown: bool = False,
+    html: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+) -> int:
     """Tell what changed between two runs; the exit code is 1 if something got worse.
 
     Parameters
@@ -154,19 +184,14 @@ def diff(old: Path, new: Path, /, *, markdown: bool = False, html: Path | None =
         Print Markdown, for a pull request or a step summary.
     html
         Also write the report of the new run, with what changed, as this one HTML file.
+    json
+        Print one JSON object instead.
+    quiet
+        Print the headline only.
     """
-    from fa4verify.reports import changes, history, summarise
-    from fa4verify.runs import read
+    from fa4verify.outcome import compare
 
-    before, after = summarise(read(old)), summarise(read(new))
-    comparison = history.compare(before, after)
-    if markdown:
-        print(changes.render_markdown(comparison), end="")
-    else:
-        changes.render(comparison)
-    if html:
-        _draw(after, html, None, [changes.section(comparison)])
-    return 1 if comparison.regressed else 0
+    return compare(old, new, told="json" if json else "markdown" if markdown else "line" if quiet else "all", html=html)
 
 
 @app.command
@@ -288,8 +313,8 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> Path:
-    """Verify the cases with a live bar, and return the run file."""
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, *, quiet: bool) -> Path:
+    """Verify the cases with a live bar, unless `quiet`, and return the run file."""
     from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
@@ -299,7 +324,7 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     path = default_path(out / "runs", header)
     done = 0
     try:
-        with RunWriter(path, header) as writer, Progress(len(suite.cases)) as progress:
+        with RunWriter(path, header) as writer, Progress(len(suite.cases), console=_nowhere(quiet)) as progress:
             for record in sweep(suite.cases, workers=workers):
                 progress.record(writer.write(record))
                 done += 1
@@ -310,57 +335,7 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     return path
 
 
-def _report(
-    finished: Run,
-    path: Path,
-    out: Path,
-    *,
-    html: Path | None = None,
-    figures: Path | None = None,
-    before: Run | None = None,
-    only: Collection[str] | None = None,
-) -> int:
-    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
+def _nowhere(quiet: bool) -> Console | None:
+    from rich.console import Console
 
-    The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
-    """
-    from fa4verify.reports import changes, exit_code, history, junit, markdown, summarise, terminal
-
-    summary = summarise(finished)
-    comparison = history.compare(summarise(before), summary, only=only) if before else None
-    sections = [changes.section(comparison)] if comparison else []
-    stem = out / "reports" / path.stem
-    text, xml = stem.with_name(f"{path.stem}.md"), stem.with_name(f"{path.stem}.xml")
-    try:
-        terminal.render(summary, files=[path, text, xml, *([html] if html else [])])
-        if comparison:
-            changes.render(comparison)
-    finally:
-        _write(text, markdown.render(summary, sections=sections))
-        _write(xml, junit.render(summary))
-    if html or figures:
-        _draw(summary, html, figures, sections)
-    return 1 if comparison and comparison.departed else exit_code(summary)
-
-
-def _draw(summary: Summary, html: Path | None, folder: Path | None, sections: Sequence[Section] = ()) -> None:
-    """Write the HTML report and the figures; matplotlib is imported here, a second after the verdicts are out."""
-    from fa4verify.reports import html as page
-    from fa4verify.reports.figures import figures
-
-    drawn = figures([row.record for row in summary.rows if row.record is not None])
-    if folder:
-        for figure in drawn:
-            _write(folder / f"{figure.name}.svg", figure.svg)
-    if html:
-        _write(html, page.render(summary, sections=sections, drawn=drawn))
-
-
-def _write(file: Path, text: str) -> None:
-    from fa4verify.runs import RunFileError
-
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+    return Console(quiet=True) if quiet else None

@@ -1,5 +1,6 @@
 """The command line: exit codes, files, and one line for each mistake."""
 
+import json
 import os
 import re
 import shlex
@@ -59,6 +60,11 @@ def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhe
     assert told.err.count("\n") == 1
     markdown.unlink()
     assert main(["report", str(path), "--out", "out"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: fa4verify report {path} --html report.html"
+    assert main(["report", str(path), "--out", "out", "--quiet"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert main(["report", str(path), "--out", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["PASS"] == 1
     assert markdown.exists()
     path.write_bytes(path.read_bytes()[:-20])
     assert main(["report", str(path), "--out", "out"]) == 3  # a case is missing

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
 from fa4verify.reports import markdown, page, terminal
@@ -18,6 +17,8 @@ from fa4verify.reports.text import NONE, digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
 
     from fa4verify.reports.history import Change, Comparison, Drift, Drifted
     from fa4verify.runs import RunHeader
@@ -58,7 +59,7 @@ def headline(comparison: Comparison) -> str:
 
 def render(comparison: Comparison, *, console: Console | None = None) -> None:
     """Print the comparison, the headline last, where a terminal leaves the eye."""
-    console = console or Console()
+    console = console or terminal.screen()
     for table in _tables(comparison, ON_A_TERMINAL):
         _print(console, table)
     if comparison.drifted:

@@ -119,8 +119,8 @@ class Comparison:
 
     @property
     def departed(self) -> bool:
-        """Whether the new run is not what a baseline promises: regressed, or drifted in any direction."""
-        return self.regressed or bool(self.drifted)
+        """Whether a baseline is not kept: regressed, drifted in any direction, or no case of it was run."""
+        return self.regressed or bool(self.drifted) or not self.paired
 
 
 def compare(old: Summary, new: Summary, *, only: Collection[str] | None = None) -> Comparison:

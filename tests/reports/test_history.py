@@ -150,3 +150,8 @@ def test_of_selected_cases_the_others_have_not_vanished():
     old, new = [record("a"), record("b")], [record("a")]
     assert len(compared(old, new).vanished) == 1
     assert not compared(old, new, only={"a"}).vanished
+
+
+def test_a_baseline_that_shares_no_case_is_not_kept():
+    found = compared([record("a")], [record("b")])
+    assert (found.paired, found.regressed, found.departed) == (0, False, True)
