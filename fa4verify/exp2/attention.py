@@ -11,12 +11,16 @@ The only module of the laboratory that knows kernels, cases, references and judg
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import torch
 
 from fa4verify import cases, judgement, kernels, references
+from fa4verify.exp2.hardware import NAME as MUFU
 from fa4verify.vocabulary import Case, Distribution, Output, Shape
 
 if TYPE_CHECKING:
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
 
 Columns = Literal["table", "all"]
 KERNEL = "fa4-sm100"
-MUFU = "MUFU"
 DTYPES = ("bf16", "fp16")
 SEQLEN, HEAD_DIM = 512, 128
 _EVERYTHING = (None, None)
@@ -105,17 +108,28 @@ def effects(
             "coefficients": list(chosen.coefficients), "range_reduction": chosen.range_reduction, **emulated,
         }  # fmt: skip
     found = []
-    for dtype in DTYPES:
-        for kind in kinds:
+    for dtype, kind in product(DTYPES, kinds):
+        with _one_torch_thread():
             problems = list(_problems(kind, dtype, range(seeds), seqlen, head_dim))
             pooled = {}
             for name, given in options.items():
                 pooled[name] = _pool([_errors(*problem, given, progress) for problem in problems])
-            base = pooled[MUFU]
-            for name, errors in pooled.items():
-                o, before, lse = (_ratio(errors, base, what) for what in ("o", "before", "lse"))
-                found.append(Effect(name, dtype, kind, o_ratio=o, before_ratio=before, lse_ratio=lse, **errors))
+        base = pooled[MUFU]
+        for name, errors in pooled.items():
+            o, before, lse = (_ratio(errors, base, what) for what in ("o", "before", "lse"))
+            found.append(Effect(name, dtype, kind, o_ratio=o, before_ratio=before, lse_ratio=lse, **errors))
     return tuple(found)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Keep torch to one thread: waking others for 64k elements takes half of the time on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _problems(

@@ -4,8 +4,8 @@ Contract: `explore` returns one Row for each distinct set: FA4's, the user's, th
 the package (`library`) or are searched again. Figures are those of `merit`: the largest relative error over every x in
 [-126, 0] (reduction to nearest: over every fraction), the others with each fraction once. The degree is the number of
 FMAs; range reduction and exponent take the same five other instructions whatever the set.
-Attention is run for the sets that a kernel could adopt: FA4's, the user's, and of each degree the fits of least RMSE
-for p0 >= 1 with floor, for p0 = 1 with meeting octaves, and for p0 = 1 reduced to nearest.
+Attention is run for the sets that a kernel could adopt: FA4's, the user's, and of degrees 2 to 4 (1 is out of the
+question, 5 cannot be told from MUFU) the fits named in `_ADOPTABLE`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from fa4verify.exp2.merit import Merit
     from fa4verify.exp2.sets import CoefficientSet
 
+# Constant term, range reduction, objective.
+_ADOPTABLE = (
+    ("at-least-one", "floor", "rms"), ("ends", "floor", "rms"), ("one", "nearest", "rms"), ("one", "nearest", "bf16"),
+)  # fmt: skip
+_WORTH_RUNNING = (2, 3, 4)
 FIGURES = ("max", "rms", "bias", "bf16", "fp16", "e4m3")
 
 
@@ -117,15 +122,12 @@ def candidates(found: Exploration) -> tuple[CoefficientSet, ...]:
     for row in found.rows:
         if row.kind != "fit":
             chosen[_identity(row.chosen)] = row.chosen
-    for degree in sorted({row.fmas for row in found.rows}):
-        fits = [row for row in found.rows if row.fmas == degree and row.kind == "fit"]
-        for term, reduction in (("at-least-one", "floor"), ("ends", "floor"), ("one", "nearest")):
-            group = [row for row in fits if row.chosen.range_reduction == reduction]
-            group = [row for row in group if any(answer[0] == term for answer in row.answers)]
-            if group:
-                best = min(group, key=lambda row: row.figures["rms"]).chosen
-                chosen[_identity(best)] = best
-    return tuple(chosen.values())
+    for term, reduction, objective in _ADOPTABLE:
+        for row in found.rows:
+            answers = row.chosen.range_reduction == reduction and (term, objective) in row.answers
+            if answers and row.fmas in _WORTH_RUNNING:
+                chosen[_identity(row.chosen)] = row.chosen
+    return tuple(sorted(chosen.values(), key=lambda each: each.degree))
 
 
 def hazards(chosen: CoefficientSet) -> tuple[str, ...]:

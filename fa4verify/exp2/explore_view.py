@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from fa4verify.exp2.attention import DTYPES, INPUTS, MUFU
 from fa4verify.exp2.explore import FIGURES
+from fa4verify.exp2.hardware import NAME as MUFU
 from fa4verify.reports.text import one_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def terminal(found: Exploration, console: Console) -> None:
     console.print(Text(_SETS_LEGEND, "dim"))
     if found.effects:
         console.print()
-        console.print(_table(_attention_headers(), _attention(found)))
+        console.print(_table(_attention_headers(found), _attention(found)))
         console.print(Text(_attention_legend(found), "dim"))
 
 
@@ -53,7 +53,7 @@ def markdown(found: Exploration) -> str:
     coefficients = [(row.chosen.name, row.chosen.range_reduction, " ".join(row.chosen.hex)) for row in found.rows]
     parts = ["# exp2: what fits buy\n", _markdown(_SETS, _sets(found)), _SETS_LEGEND + "\n"]
     if found.effects:
-        parts += ["## Inside attention\n", _markdown(_attention_headers(), _attention(found))]
+        parts += ["## Inside attention\n", _markdown(_attention_headers(found), _attention(found))]
         parts += [_attention_legend(found) + "\n"]
     parts += ["## Coefficients\n", _markdown(("set", "range", "p0 ... pd"), coefficients)]
     return "\n".join(parts)
@@ -110,22 +110,31 @@ def _figure(name: str, value: float) -> str:
     return f"{value:+.2e}" if name == "bias" else f"{value:.3e}"
 
 
-def _attention_headers() -> tuple[str, ...]:
-    return ("set", "FMAs", "dtype", *(f"O {kind}" for kind in INPUTS), "LSE normal", "mean", "LSE one key, max")
+def _attention_headers(found: Exploration) -> tuple[str, ...]:
+    kinds = dict.fromkeys(effect.inputs for effect in found.effects)
+    return (
+        "set",
+        "FMAs",
+        "dtype",
+        *(f"O {kind}" for kind in kinds),
+        "LSE normal",
+        "its mean",
+        "LSE peaked",
+        "LSE one key, max",
+    )
 
 
 def _attention(found: Exploration) -> Lines:
     fmas = {row.chosen.name: str(row.fmas) for row in found.rows}
     lines: Lines = []
-    for dtype in DTYPES:
-        names = dict.fromkeys(effect.name for effect in found.effects)
-        for name in names:
+    for dtype in dict.fromkeys(effect.dtype for effect in found.effects):
+        for name in dict.fromkeys(effect.name for effect in found.effects):
             mine = {each.inputs: each for each in found.effects if (each.name, each.dtype) == (name, dtype)}
-            normal, single = mine["normal"], mine["one key"]
+            normal, peaked, single = mine["normal"], mine["peaked"], mine["one key"]
             lines.append((
-                one_line(name), fmas.get(name, "0"), dtype, *(_o(mine[kind]) for kind in INPUTS),
+                one_line(name), fmas.get(name, "0"), dtype, *map(_o, mine.values()),
                 _value(normal, f"{normal.lse_rmse:.2e}"), _value(normal, f"{normal.lse_mean:+.1e}"),
-                _value(single, f"{single.lse_max:.2e}"),
+                _value(peaked, f"{peaked.lse_rmse:.2e}"), _value(single, f"{single.lse_max:.2e}"),
             ))  # fmt: skip
     return lines
 
@@ -147,8 +156,8 @@ def _attention_legend(found: Exploration) -> str:
     shares = {f"{100 * effect.share:.3g}%" for effect in found.effects if effect.name != MUFU}
     return (
         f"O: RMSE over that of MUFU alone, as stored (before O is rounded); seeds pooled: {found.seeds}; share of "
-        f"emulated exponentials: {', '.join(sorted(shares)) or '0%'}; exact: O = V in every bit. LSE: RMSE, mean, "
-        "largest error. n NaN: elements of O and LSE."
+        f"emulated exponentials: {', '.join(sorted(shares)) or '0%'}; exact: O = V in every bit. LSE: RMSE and mean "
+        "error, for one key the largest. n NaN: elements of O and LSE."
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from fa4verify.exp2.attention import MUFU
 from fa4verify.exp2.errors import SetError
+from fa4verify.exp2.hardware import NAME as MUFU
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ those of `fit`, and `ends`: p(0) = 1 and octaves that meet (`--p0 one --continuo
 float32 set has the shape, there is no Entry.
 `at-least-one` is not searched: where the best free set has p0 >= 1 it is that, elsewhere the best set with p0 = 1
 (the figures are convex in the coefficients up to fp32 rounding, so the constraint binds). A constant term that is asked
-less never gets a worse set: `free` takes what `one` found if that is better, and `one` FA4's own set.
+less never gets a worse set: `free` takes what `one` or `ends` found if that is better (`nested`), `one` FA4's own set.
 Known failure mode: degrees 4 and up are searched for a time, so another machine finds other sets, near as good.
 Remade by: fa4verify exp2 explore --refit --save fa4verify/exp2/fits.json
 """
@@ -30,7 +30,8 @@ DEGREES = (1, 2, 3, 4, 5)
 CONSTANT_TERMS = ("one", "at-least-one", "free", "ends")
 RANGES: tuple[RangeReduction, ...] = get_args(RangeReduction)
 OBJECTIVES = ("max", "rms", "bf16")
-SEARCHED = ("one", "free")  # what at-least-one is made of
+SEARCHED = ("one", "free", "ends")
+_IMPOSSIBLE = (1, "ends", "nearest")  # 1 + c/2 = 2 (1 - c/2) at 2/3 alone, which float32 does not hold
 COMMAND = "fa4verify exp2 explore --refit"
 
 Key = tuple[int, str, str, str]  # degree, constant term, range reduction, objective
@@ -139,40 +140,54 @@ def refit(
         Called with all entries so far after each search.
     """
     from fa4verify.arithmetic.exp2 import POLY_EX2
-    from fa4verify.exp2.fit import FitError, fit, has_shape
+    from fa4verify.exp2.fit import fit, has_shape
     from fa4verify.exp2.merit import merit
     from fa4verify.exp2.remez import Shape
     from fa4verify.exp2.sets import shipped
 
     asked: dict[Key, None] = {}
     for degree, p0, range_, objective in wanted:
-        for term in SEARCHED if p0 == "at-least-one" else (p0,):
+        for term in ("one", "free") if p0 == "at-least-one" else (p0,):
             asked[(degree, term, range_, objective)] = None
     entries: dict[Key, Entry] = {}
-    for count, key in enumerate(sorted(asked, key=lambda each: (each[0], each[1] == "free"))):
+    for count, key in enumerate(asked):
         degree, p0, range_, objective = key
         ends = p0 == "ends"
         shape = Shape(degree, "one" if ends else p0, ends, range_)  # type: ignore[arg-type]
         command = f"fa4verify exp2 fit --degree {degree} --p0 {shape.constant_term}{' --continuous' * ends} "
         command += f"--range {range_} --objective {objective} --seconds {seconds:g} --seed {seed}"
-        try:
-            found = fit(shape, (objective,), seconds=seconds, seed=seed)[0]
-        except FitError:  # degree 1 to nearest meets at 2/3 alone, which float32 does not hold
+        if (degree, p0, range_) == _IMPOSSIBLE:
             continue
+        found = fit(shape, (objective,), seconds=seconds, seed=seed)[0]
         best = Entry(key, found.chosen, _figures(found.merit), command)
-        rivals = []
         if degree in POLY_EX2 and has_shape(own := shipped(degree), shape):
-            rivals.append(Entry(key, own, _figures(merit(own.float32)), "none: FA4's own set was not beaten"))
-        if p0 == "free" and (other := entries.get((degree, "one", range_, objective))):
-            rivals.append(other)
-        for rival in rivals:
-            if abs(rival.figures[objective]) < abs(best.figures[objective]):
-                best = Entry(key, rival.chosen, rival.figures, rival.command)
-        made = CoefficientSet(name(key), best.chosen.coefficients, best.chosen.range_reduction, best.chosen.provenance)
-        entries[key] = Entry(key, made, best.figures, best.command)
+            best = _better(best, Entry(key, own, _figures(merit(own.float32)), "none: FA4's own set was not beaten"))
+        entries[key] = best
         progress((count + 1) / len(asked))
-        done(entries)
-    return entries
+        done(nested(entries))
+    return nested(entries)
+
+
+def nested(entries: Entries) -> dict[Key, Entry]:
+    """Return the entries with each at least as good as every other that satisfies what it asks for."""
+    found = {}
+    for key, entry in entries.items():
+        degree, term, range_, objective = key
+        best = entry
+        for other in SEARCHED if term != "ends" else ():
+            rival = entries.get((degree, other, range_, objective))
+            if rival and (term == "free" or rival.chosen.coefficients[0] == 1.0):
+                best = _better(best, rival)
+        chosen = CoefficientSet(
+            name(key), best.chosen.coefficients, best.chosen.range_reduction, best.chosen.provenance
+        )
+        found[key] = Entry(key, chosen, best.figures, best.command)
+    return found
+
+
+def _better(one: Entry, other: Entry) -> Entry:
+    objective = one.key[3]
+    return other if abs(other.figures[objective]) < abs(one.figures[objective]) else one
 
 
 def _figures(found: Merit) -> dict[str, float]:

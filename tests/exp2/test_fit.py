@@ -53,7 +53,6 @@ def test_sets_that_were_found_meet_the_figures(degree, name, ratio, over_x, word
     ("shape", "name", "ratio"),
     [
         (Shape(3), "max", 0.978),
-        (Shape(3, "free"), "max", 0.854),
         (Shape(4, "at-least-one"), "max", 0.90),
         (Shape(4, "free"), "rms", 0.79),
         (Shape(5), "bf16", 0.88),
@@ -80,7 +79,7 @@ def test_no_worse_than_is_kept_in_every_figure():
 
 def test_what_cannot_be_no_worse_is_said():
     with pytest.raises(FitError, match=r"no worse than fa4:3 in .*; the closest has [\d.]+ times its \w+"):
-        fit(Shape(2), ("max",), no_worse_than=shipped(3), candidates=5_000)
+        fit(Shape(2), ("max",), no_worse_than=shipped(3), hold=("max",))
 
 
 def test_a_set_given_is_never_made_worse():
@@ -105,18 +104,11 @@ def test_pinned_and_continuous_costs_what_real_arithmetic_says():
     assert ends(found.chosen.float32, (0.0, 1.0)) == (1.0, 2.0)
 
 
-def test_hazards_are_named():
-    found = fit(Shape(1, "free"), ("max",), candidates=30_000)[0]
-    assert found.chosen.coefficients[0] < 1
-    assert any("NaN" in hazard for hazard in found.hazards)
-
-
 def test_nearest_of_even_degree_gains_and_odd_loses():
     """Pinned, to nearest: degree 2 at 0.946 of FA4's largest error, degree 3 above 1."""
     two = fit(Shape(2, "one", False, "nearest"), ("max",), candidates=30_000)[0]
     assert two.merit.max / merit(shipped(2).float32).max == pytest.approx(0.946, abs=1e-3)
-    three = fit(Shape(3, "one", False, "nearest"), ("max",), candidates=30_000)[0]
-    assert three.merit.max > merit(shipped(3).float32).max
+    assert float(minimax(Shape(3, "one", False, "nearest")).error) > merit(shipped(3).float32).max
 
 
 def test_a_front_is_a_front():
@@ -136,11 +128,10 @@ def test_front_keeps_what_no_other_equals():
     assert kept == [(1, 5), (2, 4), (4, 1)]
 
 
-@pytest.mark.parametrize("degree", [0, 6, 7])
-def test_every_degree_can_be_fitted(degree):
+@pytest.mark.parametrize("degree", [6, 7])
+def test_degrees_that_fa4_does_not_ship_can_be_fitted(degree):
     found = fit(Shape(degree, "free"), ("max",), candidates=5_000)[0]
-    best = merit(shipped(5).float32).max if degree else 0.3334
-    assert found.merit.max < best
+    assert found.merit.max < merit(shipped(5).float32).max
 
 
 def test_objectives_are_checked():

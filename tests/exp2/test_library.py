@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,7 +10,19 @@ import pytest
 from fa4verify.arithmetic.exp2 import POLY_EX2
 from fa4verify.exp2 import library
 from fa4verify.exp2.fit import has_shape
-from fa4verify.exp2.library import DEGREES, OBJECTIVES, RANGES, find, keys, named, read, refit, shipped_fits, text
+from fa4verify.exp2.library import (
+    DEGREES,
+    OBJECTIVES,
+    RANGES,
+    find,
+    keys,
+    named,
+    nested,
+    read,
+    refit,
+    shipped_fits,
+    text,
+)
 from fa4verify.exp2.merit import merit
 from fa4verify.exp2.remez import Shape
 from fa4verify.exp2.sets import SetError, parse, shipped
@@ -77,6 +89,20 @@ def test_at_least_one_is_free_or_one():
         assert found is (free if free.chosen.coefficients[0] >= 1.0 else one)
         assert found.chosen.coefficients[0] >= 1.0
     assert find(FITS, (7, "at-least-one", "floor", "max")) is None
+
+
+def test_nested():
+    """A free search that ends at p0 = 1 serves `one` as well; a worse or other set does not."""
+    keyed = {term: FITS[(4, term, "nearest", "rms")] for term in ("one", "free", "ends")}
+    better = replace(keyed["one"], figures={**keyed["one"].figures, "rms": 1e-9}, key=keyed["free"].key)
+    entries = {keyed["one"].key: keyed["one"], keyed["free"].key: better, keyed["ends"].key: keyed["ends"]}
+    found = nested(entries)
+    assert found[keyed["one"].key].figures["rms"] == 1e-9
+    assert found[keyed["one"].key].chosen.name == "fit:4:one:nearest:rms"
+    assert found[keyed["ends"].key] == keyed["ends"]
+    entries[keyed["free"].key] = replace(better, chosen=replace(better.chosen, coefficients=(0.5, 0.5)))
+    assert nested(entries)[keyed["one"].key] == keyed["one"]
+    assert nested(FITS) == FITS
 
 
 def test_names():
