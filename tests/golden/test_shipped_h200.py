@@ -14,7 +14,6 @@ import pytest
 
 import fa4verify
 from fa4verify import kernels
-from fa4verify.kernels.shipped.device_tensors import on_device
 
 from . import backward_cases, feature_cases, forward_cases
 from .test_backward_h200 import NAMES as BACKWARD
@@ -80,7 +79,7 @@ def _feature(name):
     (case,) = (case for case in feature_cases.CASES if case.name == name)
     kernel = fa4verify.kernel("fa4@sm_90a")
     with kernel.interface():
-        outputs = feature_cases.launch(case, on_device(feature_cases.draw(case)))
+        outputs = feature_cases.launch(case, feature_cases.draw(case))
     recorded = {
         file.rsplit("/", 1)[1]: FINGERPRINTS[file] for file in FINGERPRINTS.files if file.startswith(f"{name}/")
     }
@@ -97,7 +96,7 @@ def test_what_an_h200_refuses_is_refused(name):
     (case,) = (case for case in feature_cases.CASES if case.name == name)
     kernel = fa4verify.kernel("fa4@sm_90a")
     with pytest.raises(kernels.Unsupported), kernel.interface():
-        feature_cases.launch(case, on_device(feature_cases.draw(case)))
+        feature_cases.launch(case, feature_cases.draw(case))
 
 
 def test_one_other_input_is_seen():

@@ -185,16 +185,16 @@ class ShippedFa4:
     ) -> tuple[Any, Execution]:
         """Call a function of FA4's interface for the target."""
         with self.interface(how) as (fa4, execution):
-            from fa4verify.kernels.shipped.device_tensors import on_device, on_host
+            from fa4verify.kernels.shipped.device_tensors import on_host
 
-            found = getattr(fa4, function)(*on_device(tensors), **{name: on_device(x) for name, x in options.items()})
+            found = getattr(fa4, function)(*tensors, **options)
         return on_host(found), execution
 
     @contextmanager
     def interface(self, how: How | None = None) -> Iterator[tuple[Any, Execution]]:
         """Yield `flash_attn.cute.interface`, set for the target, and the list of what is executed inside.
 
-        All of FA4's public functions work there on tensors of `device_tensors.on_device`, autograd included.
+        All of FA4's public functions work there on CPU tensors, autograd included.
         """
         from fa4verify.kernels.shipped import execution as executions
         from fa4verify.kernels.shipped.host import interface

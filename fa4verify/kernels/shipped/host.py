@@ -18,9 +18,10 @@ import tempfile
 import threading
 import warnings
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from fa4verify.kernels.shipped.device_tensors import CudaLabelled, TorchOnDevice
+from fa4verify.kernels.shipped.device_tensors import CudaLabelled, TorchOnDevice, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +86,7 @@ def _interface_replacements(
         # FA4 asks torch for its CUDA version and the environment, both of which say nothing about the target.
         (utils, "_fa_disable_2cta_cuda12", False),
         (utils, "_fa_disable_2cta_enabled", disable_2cta),
-        *((function, CACHE, cache(name)) for name, function in compiling_functions),
+        *((fa4, name, _taking_any_tensor(function, cache(name))) for name, function in compiling_functions),
     ]
 
 
@@ -107,6 +108,17 @@ def _compiler_replacements(target: Target, dump: str) -> list[tuple[Any, str, An
         (dsl.envar, "no_cache", True),
         (dsl, "_runtime_can_run_compiled", lambda *_: False),  # no engine: the object file is linked by runtime.py
     ]
+
+
+def _taking_any_tensor(function: Callable[..., Any], kernels: Any) -> Callable[..., Any]:
+    """Return FA4's function with another cache, which also takes what autograd saved: that is no DeviceTensor."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return function(*on_device(arguments), **{name: on_device(value) for name, value in options.items()})
+
+    setattr(call, CACHE, kernels)
+    return call
 
 
 def _hardware(target: Target) -> type:

@@ -126,8 +126,6 @@ def _padded(x: npt.NDArray[Any], multiple: int) -> torch.Tensor:
 
 def _run(target: str, kernel: str, options: dict[str, Any], tensors: tuple[torch.Tensor, ...], *scalars: float) -> None:
     """Compile the kernel unless it is kept, and run it."""
-    from fa4verify.kernels.shipped import micro_kernels
-
     chosen = TARGETS[target]
     if target not in _caches:
         _caches[target] = KernelCache("micro", cache_folder(chosen), partial(execute, target=chosen))
@@ -136,14 +134,18 @@ def _run(target: str, kernel: str, options: dict[str, Any], tensors: tuple[torch
     key = (kernel, *options.items(), tuple(str(tensor.dtype) for tensor in tensors))
     with compiling(chosen), running(current()), refusals(target):
         if key not in cache:
-            cache[key] = _compiled(getattr(micro_kernels, kernel)(**options), there, scalars)
+            cache[key] = _compiled(kernel, options, there, scalars)
         cache[key](*there, *scalars)
 
 
-def _compiled(kernel: Any, tensors: tuple[torch.Tensor, ...], scalars: tuple[float, ...]) -> Any:
+def _compiled(
+    kernel: str, options: dict[str, Any], tensors: tuple[torch.Tensor, ...], scalars: tuple[float, ...]
+) -> Any:
     from cutlass import Float32, cute
     from flash_attn.cute.cute_dsl_utils import to_cute_tensor
 
+    from fa4verify.kernels.shipped import micro_kernels
+
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     arguments = (*map(to_cute_tensor, tensors), *map(Float32, scalars))
-    return cute.compile(kernel, *arguments, stream, options="--enable-tvm-ffi")
+    return cute.compile(getattr(micro_kernels, kernel)(**options), *arguments, stream, options="--enable-tvm-ffi")
