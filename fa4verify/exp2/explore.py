@@ -3,7 +3,7 @@
 Contract: `explore` returns one Row for each distinct set: FA4's, the user's, then the fits asked for, which come from
 the package (`library`) or are searched again. Figures are those of `merit`: the largest relative error over every x in
 [-126, 0] (reduction to nearest: over every fraction), the others with each fraction once. The degree is the number of
-FMAs; range reduction and exponent take the same five other instructions whatever the set.
+FMAs; range reduction and exponent take the same six other instructions whatever the set.
 Attention is run for the sets that a kernel could adopt: FA4's, the user's, and of degrees 2 to 4 (1 is out of the
 question, 5 cannot be told from MUFU) the fits named in `_ADOPTABLE`.
 """

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,7 @@ from fa4verify.exp2.errors import SetError
 from fa4verify.exp2.explore import candidates, explore, hazards, with_attention
 from fa4verify.exp2.figure import draw
 from fa4verify.exp2.hardware import MEASURED
-from fa4verify.exp2.library import CONSTANT_TERMS, OBJECTIVES, RANGES, keys, shipped_fits
+from fa4verify.exp2.library import CONSTANT_TERMS, OBJECTIVES, RANGES, find, keys, shipped_fits
 from fa4verify.exp2.merit import merit
 from fa4verify.exp2.sets import CoefficientSet, parse, shipped
 
@@ -171,6 +172,28 @@ def test_refit_is_kept(tmp_path, capsys):
     assert "fit:1:ends:floor:rms" in capsys.readouterr().out
     (fit,) = json.loads(file.read_text())["fits"]
     assert (fit["degree"], fit["p0"], fit["coefficients"][0]) == (1, "ends", "0x1p+0")
+
+
+def test_the_guide_says_what_the_fits_do():
+    """Every ratio of docs/exp2.md, and the coefficients that it recommends."""
+    page = (Path(__file__).parents[2] / "docs" / "exp2.md").read_text("utf-8")
+    table = re.findall(r"^\| (\d) \| ([^|]*)((?:\|[ \d.,]+)+)\|$", page, re.MULTILINE)
+    assert [int(degree) for degree, _, _ in table] == [1, 2, 3, 4, 5]
+    fits = shipped_fits()
+    columns = [("floor", "one"), ("floor", "at-least-one"), ("floor", "free"), ("floor", "ends")]
+    columns += [("nearest", "one"), ("nearest", "free")]
+    for degree, theirs, cells in table:
+        reference = merit(shipped(int(degree)).float32)
+        shown = f"{reference.max:.3e}, {reference.rms:.3e}, {100 * reference.bf16:.3g} %"
+        assert theirs.strip() == shown
+        for (reduction, term), cell in zip(columns, cells.strip("|").split("|"), strict=True):
+            ratios = [
+                find(fits, (int(degree), term, reduction, objective)).figures[objective] / getattr(reference, objective)
+                for objective in OBJECTIVES
+            ]
+            assert cell.strip() == ", ".join(f"{ratio:.3f}" for ratio in ratios)
+    recommended = parse(re.search(r"^`(1, 0x[^`]+)`", page, re.MULTILINE)[1])
+    assert recommended.coefficients == fits[(3, "one", "nearest", "bf16")].chosen.coefficients
 
 
 @pytest.mark.parametrize("words", [
