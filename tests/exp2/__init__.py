@@ -1,0 +1,1 @@
+"""The exp2 laboratory: every figure against an unlike second opinion."""
