@@ -21,7 +21,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . \
-	  hypothesis import-linter ml-dtypes mypy pytest-benchmark pytest-xdist ruff
+	  hypothesis import-linter ml-dtypes mypy playwright pytest-benchmark pytest-xdist ruff
 	touch $@
 
 clean:

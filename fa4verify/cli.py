@@ -1,8 +1,9 @@
-"""The command line: `fa4verify run | list | report | races | doctor`.
+"""The command line: `fa4verify run | list | report | diff | races | exp2 | doctor`.
 
-Contract: exit code 0 all passed, 1 a FAIL, CRASHED or TIMEOUT, 2 bad usage, an unreadable suite or a disk that cannot
-be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the user's gets
-one line on stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the run.
+Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
+that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
+user's gets one line on stderr and no traceback. Records are on the disk one by one as they are made, whatever ends the
+run.
 `--help` imports neither torch nor numba: rooms are imported inside the commands.
 """
 
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from fa4verify import __version__
+from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fa4verify.runs import Run
+    from rich.console import Console
+
     from fa4verify.vocabulary import Suite
 
 app = App(
@@ -32,6 +35,7 @@ app = App(
     help="Numerical accuracy of attention kernels, against float64 truth.",
     suppress_keyboard_interrupt=False,
 )
+app.command(exp2)
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
@@ -55,6 +59,10 @@ def run(
     select: str | None = None,
     out: Path = Path(),
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    html: Path | None = None,
+    baseline: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Verify the cases of a suite; print the verdicts, write a run file and reports.
 
@@ -70,15 +78,28 @@ def run(
         Folder for runs/ and reports/.
     workers
         Processes; by default one for each physical core.
+    html
+        Also write the report as this one HTML file.
+    baseline
+        A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    json
+        Print one JSON object instead: exit code, counts, what needs a look, files.
+    quiet
+        Print the headline only, and no progress.
     """
+    from fa4verify.outcome import Past, tell
     from fa4verify.plan import plan
     from fa4verify.runs import read
 
-    if sys.stderr.isatty():
+    before = read(baseline) if baseline else None
+
+    if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select)
-    path = _sweep(chosen, kernel, out, workers)
-    return _report(read(path), path, out)
+    path = _sweep(chosen, kernel, out, workers, quiet=quiet)
+    only = {case.id for case in chosen.cases} if select else None
+    past = Past(baseline, before, only) if baseline and before else None
+    return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
 
 
 @app.command(name="list")
@@ -107,7 +128,16 @@ def list_(what: Literal["suites", "cases", "kernels", "distributions"], suite: s
 
 
 @app.command
-def report(path: Path, /, *, out: Path = Path()) -> int:
+def report(
+    path: Path,
+    /,
+    *,
+    out: Path = Path(),
+    html: Path | None = None,
+    figures: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+) -> int:
     """Show a run file again and rewrite its reports; the exit code is the one that the run deserves.
 
     Parameters
@@ -116,10 +146,52 @@ def report(path: Path, /, *, out: Path = Path()) -> int:
         A run file, complete or not.
     out
         Folder for reports/.
+    html
+        Also write the report as this one HTML file.
+    figures
+        Also write each figure as SVG into this folder.
+    json
+        Print one JSON object instead: exit code, counts, what needs a look, files.
+    quiet
+        Print the headline only.
     """
+    from fa4verify.outcome import tell
     from fa4verify.runs import read
 
-    return _report(read(path), path, out)
+    return tell(read(path), path, out, html=html, figures=figures, told="json" if json else "line" if quiet else "all")
+
+
+@app.command
+def diff(
+    old: Path,
+    new: Path,
+    /,
+    *,
+    markdown: bool = False,
+    html: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Tell what changed between two runs; the exit code is 1 if something got worse.
+
+    Parameters
+    ----------
+    old
+        The run file to compare with.
+    new
+        The run file that is looked at.
+    markdown
+        Print Markdown, for a pull request or a step summary.
+    html
+        Also write the report of the new run, with what changed, as this one HTML file.
+    json
+        Print one JSON object instead.
+    quiet
+        Print the headline only.
+    """
+    from fa4verify.outcome import compare
+
+    return compare(old, new, told="json" if json else "markdown" if markdown else "line" if quiet else "all", html=html)
 
 
 @app.command
@@ -224,10 +296,11 @@ def _run(tokens: list[str] | None) -> int:
 def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
+    from fa4verify.exp2.errors import SetError
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 
-    return SuiteError, BadRequest, RunFileError
+    return SuiteError, BadRequest, RunFileError, SetError
 
 
 def _tell(message: str, code: int) -> int:
@@ -240,8 +313,8 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> Path:
-    """Verify the cases with a live bar, and return the run file."""
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, *, quiet: bool) -> Path:
+    """Verify the cases with a live bar, unless `quiet`, and return the run file."""
     from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
@@ -251,7 +324,7 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     path = default_path(out / "runs", header)
     done = 0
     try:
-        with RunWriter(path, header) as writer, Progress(len(suite.cases)) as progress:
+        with RunWriter(path, header) as writer, Progress(len(suite.cases), console=_nowhere(quiet)) as progress:
             for record in sweep(suite.cases, workers=workers):
                 progress.record(writer.write(record))
                 done += 1
@@ -262,29 +335,7 @@ def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None) -> 
     return path
 
 
-def _report(finished: Run, path: Path, out: Path) -> int:
-    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
+def _nowhere(quiet: bool) -> Console | None:
+    from rich.console import Console
 
-    The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
-    """
-    from fa4verify.reports import exit_code, junit, markdown, summarise, terminal
-
-    summary = summarise(finished)
-    stem = out / "reports" / path.stem
-    files = {stem.with_name(f"{path.stem}.md"): markdown.render, stem.with_name(f"{path.stem}.xml"): junit.render}
-    try:
-        terminal.render(summary, files=[path, *files])
-    finally:
-        for file, render in files.items():
-            _write(file, render(summary))
-    return exit_code(summary)
-
-
-def _write(file: Path, text: str) -> None:
-    from fa4verify.runs import RunFileError
-
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+    return Console(quiet=True) if quiet else None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
+from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def verify(case: Case) -> Record:
         with timed("solve"):
             truth = references.solve(case, inputs)
         with timed("measure"):
-            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline)
+            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)

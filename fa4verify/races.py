@@ -72,7 +72,6 @@ def _by_id(picked: Iterable[Case]) -> dict[str, Case]:
 def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file: Path | None) -> int:
     """Run the schedules, print what they showed, and return the exit code; `file` gets all of it as JSON."""
     from fa4verify.kernels.shipped import races
-    from fa4verify.ptx import MachineFault
 
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
@@ -86,7 +85,7 @@ def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file
             _tell(console, _line(outcome))
     except kernels.Unsupported as reason:
         raise BadRequest(f"races: {case.kernel} declines {case.id}: {reason}") from reason
-    except MachineFault as fault:
+    except races.MachineFault as fault:
         console.print(f"  [bold red]fault in the fixed order[/]\n{escape(str(fault))}")
         return 1
     missed: list[Deletion] = []

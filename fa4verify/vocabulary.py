@@ -237,6 +237,46 @@ class Truth:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the error of one tensor lies and how large it is: what figures are drawn from (docs/reports.md).
+
+    errors, floors
+        Counts of |e|, and of the error of a correctly rounded output, two bins an octave: bin i holds
+        [1, 1.5) 2^k for even i and [1.5, 2) 2^k for odd, where k = (first + i) // 2, `first` being the bin's code of
+        `errors_from` or `floors_from`. What is exactly 0 is counted in `exact` and `floor_exact` instead.
+    ulps
+        Counts of e / ulp(truth), signed, in bins of a quarter ulp around -4.25 ... 4.25; the outermost hold all beyond.
+    in_tile
+        128 numbers, one for each column of a tile of 128 keys. lse: largest |e| of the rows that one key of that column
+        decides (weight over 1/2) and whose |LSE| is 32 at most; dk, dv: RMSE of the keys of that column over the
+        tensor's `truth_rms`.
+    octave
+        y: largest |relative error| in each of 128 equal parts of the fraction of x.
+    rows
+        A line for each head of each batch (or neighbouring heads), a column for each block of tokens: largest relative
+        L2 error of a row there.
+    radius
+        Certified bound on the truth's own error, on the sampled rows.
+    worst_key
+        o, lse: the key that weighs most in the row that decided `max_abs`.
+
+    `in_tile`, `octave` and `rows` hold round(16 log2 x), None where there is no x.
+    """
+
+    errors: tuple[int, ...] = ()
+    errors_from: int = 0
+    exact: int = 0
+    floors: tuple[int, ...] = ()
+    floors_from: int = 0
+    floor_exact: int = 0
+    ulps: tuple[int, ...] = ()
+    in_tile: tuple[int | None, ...] = ()
+    octave: tuple[int | None, ...] = ()
+    rows: tuple[tuple[int | None, ...], ...] = ()
+    radius: float | None = None
+    worst_key: int | None = None
+
+
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured on one tensor: finite numbers only (docs/metrics.md lists them).
 
@@ -247,6 +287,7 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: dict[str, float]
     where: dict[str, tuple[int, ...]] = {}
     classes: dict[str, int] = {}
+    profile: Profile | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,8 @@
 """The command line: exit codes, files, and one line for each mistake."""
 
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -58,9 +60,37 @@ def test_a_run_writes_records_and_reports_and_a_report_can_be_made_again(elsewhe
     assert told.err.count("\n") == 1
     markdown.unlink()
     assert main(["report", str(path), "--out", "out"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: fa4verify report {path} --html report.html"
+    assert main(["report", str(path), "--out", "out", "--quiet"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert main(["report", str(path), "--out", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["PASS"] == 1
     assert markdown.exists()
     path.write_bytes(path.read_bytes()[:-20])
     assert main(["report", str(path), "--out", "out"]) == 3  # a case is missing
+
+
+def test_a_baseline_holds_a_run_to_its_figures_and_a_diff_tells_what_changed(elsewhere, capfd):
+    suite = elsewhere()
+    assert main(["run", suite, "--workers", "1"]) == 0
+    first = newest().rename("first.jsonl")
+    again = ["run", suite, "--workers", "1", "--baseline", "first.jsonl"]
+    assert main(again) == 0, "the same figures, to the bit"
+    assert "No regression: nothing changed; 1 case in both runs." in capfd.readouterr().out
+    found = re.search(r'"rmse":([0-9.e-]+)', first.read_text())
+    first.write_text(first.read_text().replace(found[0], f'"rmse":{float(found[1]) * 1.0001!r}', 1))
+    assert main(again) == 1, "better than the baseline is not what the baseline promises either"
+    shown = capfd.readouterr().out
+    assert "1 drifted otherwise" in shown
+    markdown = Path("reports", f"{newest().stem}.md").read_text()
+    assert "## What changed" in markdown
+    second = newest().rename("second.jsonl")
+    assert main(["diff", "first.jsonl", str(second)]) == 0, "nothing got worse"
+    assert main(["diff", str(second), "first.jsonl", "--html", "out/diff.html"]) == 1
+    assert "Regressed: 1 drifted for the worse" in capfd.readouterr().out
+    assert ">What changed</a>" in Path("out/diff.html").read_text()
+    assert main(["diff", str(second), "first.jsonl", "--markdown"]) == 1
+    assert capfd.readouterr().out.startswith("# What changed\n\nRegressed: 1 drifted")
 
 
 def test_kernels_of_the_current_folder_and_what_becomes_of_each(elsewhere, capfd):
@@ -131,8 +161,10 @@ NOT_NUMBERS = OTHER_CASES % '{ kernel = "standard", distribution = { name = "sca
         ("", ["run", "tiny.toml", "--out", "tiny.toml"], "cannot create"),
         ("", ["report", "missing.jsonl"], "missing.jsonl: cannot read"),
         ("", ["report", "tiny.toml"], "not a fa4verify run file"),
+        ("", ["diff", "missing.jsonl", "tiny.toml"], "missing.jsonl: cannot read"),
+        ("", ["run", "tiny.toml", "--baseline", "missing.jsonl"], "missing.jsonl: cannot read"),
         ("", ["list", "everything"], "suites"),
-        ("", ["frobnicate"], "run, list, report, doctor"),
+        ("", ["frobnicate"], "run, list, report, diff, races, doctor"),
     ],
 )
 def test_a_mistake_gets_one_line_and_exit_code_2(elsewhere, capsys, extra, words, told):

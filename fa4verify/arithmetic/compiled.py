@@ -1,8 +1,9 @@
 """Compiled code never outlives its source.
 
 Contract: `discard_stale` deletes numba's cache files below a package when any of its sources, or of the floor's that
-they call, changed since they were written. Needed because numba keys its cache by the file of the cached function alone: an edit of a function that was
-inlined from another file would leave the old machine code running, and a verifier would pass what it no longer says.
+they call, changed since they were written. Needed because numba keys its cache by the file of the cached function
+alone: an edit of a function that was inlined from another file would leave the old machine code running, and a
+verifier would pass what it no longer says.
 Not covered: a cache folder of the user's own (NUMBA_CACHE_DIR), which only its owner may empty.
 """
 

@@ -6,6 +6,7 @@ with one FMA a step, and the low bits of r shifted into the exponent by a wrappi
 Known failure modes, which are FA4's and kept: NaN gives 0, +inf gives NaN, x >= 128 wraps (129 gives -0), and between
 -127 and -126 the result is a subnormal with relative errors up to 100 %.
 `ex2_emulation_ftz` is the scalar twin (`ex2_emulation`, add.rm.ftz), which differs for negative subnormal x alone.
+`ex2_emulation_nearest` is no kernel of FA4's: the same recipe with the addition rounded to nearest, f in [-1/2, 1/2].
 Numbers: coefficients from `flash_attn.cute.utils.POLY_EX2` (flash-attn-4 4.0.0b36; its comments name Sollya).
 """
 
@@ -76,25 +77,47 @@ def ex2_emulation_ftz(x, coefficients):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def ex2_emulation_nearest(x, coefficients):  # type: ignore[no-untyped-def]
+    """Return the recipe's 2^x with add.rn in place of add.rm; ties to even, so f = 1/2 and -1/2 both occur."""
+    y = x if x > _LOWEST else _LOWEST
+    return _polynomial_and_exponent(y, y + _MAGIC, coefficients)
+
+
+@njit(cache=True)
 def _each(x, coefficients, out, ftz):  # type: ignore[no-untyped-def]
     for i in range(out.size):
         out[i] = ex2_emulation_ftz(x[i], coefficients) if ftz else ex2_emulation(x[i], coefficients)
 
 
+@njit(cache=True)
+def _each_nearest(x, coefficients, out):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        out[i] = ex2_emulation_nearest(x[i], coefficients)
+
+
 def float32_coefficients(coefficients: Sequence[float]) -> npt.NDArray[np.float32]:
     """Return coefficients as float32; ValueError unless there is one and each is exactly representable."""
     exact = np.asarray(coefficients, dtype=np.float64)
-    rounded = exact.astype(np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinite, hence unequal
+        rounded = exact.astype(np.float32)
     if exact.ndim != 1 or exact.size == 0 or not np.array_equal(exact, rounded.astype(np.float64)):
         raise ValueError(f"expected one or more coefficients that float32 holds exactly, got {coefficients!r}")
     return rounded
 
 
 def ex2_emulation_array(
-    x: npt.ArrayLike, coefficients: Sequence[float] = POLY_EX2[3], *, ftz: bool = False
+    x: npt.ArrayLike, coefficients: Sequence[float] = POLY_EX2[3], *, ftz: bool = False, nearest: bool = False
 ) -> npt.NDArray[np.float32]:
-    """Return FA4's 2^x of a float32 array; `ftz` chooses the scalar form's handling of subnormal x."""
+    """Return FA4's 2^x of a float32 array; `ftz` chooses the scalar form's handling of subnormal x.
+
+    `nearest` rounds the addition of the magic number to nearest; it has no scalar form.
+    """
+    if ftz and nearest:
+        raise ValueError("reduction to nearest has no ftz form here")
     (values,) = float32_operands(x)
     out = np.empty(values.size, np.float32)
-    _each(values.reshape(-1), float32_coefficients(coefficients), out, ftz)
+    if nearest:
+        _each_nearest(values.reshape(-1), float32_coefficients(coefficients), out)
+    else:
+        _each(values.reshape(-1), float32_coefficients(coefficients), out, ftz)
     return out.reshape(values.shape)

@@ -15,8 +15,8 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
     The options of the replaced kernel and the counters that it must show are dropped, since they are not the new
     one's; a kernel put in its own place keeps both. Cases that become the same problem are merged: where their limits
     differ, the loosest counts, because nobody said which architecture the kernel runs on. To hold a kernel to one
-    architecture's limits, select its cases first (`kernel=fa4-sm90`). Equal bits are promised of one kernel only: another
-    one is not held to such budgets.
+    architecture's limits, select its cases first (`kernel=fa4-sm90`). Equal bits are promised of one kernel only:
+    another one is not held to such budgets.
     """
     merged: dict[str, Case] = {}
     for case in cases:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from fa4verify.judgement.layout import given
-
 from fa4verify.vocabulary import BITS
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from fa4verify.judgement.expected_gradients import NEEDS, gradient_model
 from fa4verify.judgement.exponential import Exponential
 from fa4verify.judgement.fa_rule import fa_rule
 from fa4verify.judgement.layout import Layout, given, layout, per_row_of_o
+from fa4verify.judgement.profile import Errors, Profiler
 from fa4verify.judgement.sums import Largest, Quantiles, UnitMean
 from fa4verify.vocabulary import Case, Metrics, Output, Truth
 
@@ -38,7 +39,13 @@ ULP_QUANTILES = {"ulp_p50": 0.5, "ulp_p99": 0.99, "ulp_p999": 0.999}
 
 
 def measure(
-    case: Case, output: Output, truth: Truth, pt: Output | None = None, baseline: Output | None = None
+    case: Case,
+    output: Output,
+    truth: Truth,
+    pt: Output | None = None,
+    baseline: Output | None = None,
+    *,
+    profiles: bool = False,
 ) -> dict[str, Metrics]:
     """Return the metrics of every tensor of the truth that the kernel gave in the right shape.
 
@@ -51,6 +58,8 @@ def measure(
         rule (fa_rule.py).
     baseline
         Output of the baseline kernel; with it, every tensor that it gave is also compared bit by bit (bits.py).
+    profiles
+        Add to each tensor where its error lies, for the figures (profile.py).
     """
     found = {}
     for name, exact in truth.tensors.items():
@@ -58,18 +67,24 @@ def measure(
         if got is None or tuple(got.shape) != exact.shape:
             continue
         extra = fa_rule(case, output, truth, pt) if name == "o" and pt is not None else {}
-        found[name] = _measure(case, name, got, truth, extra, baseline)
+        found[name] = _measure(case, name, got, truth, extra, baseline, profiles)
     return found
 
 
 def _measure(
-    case: Case, name: str, got: torch.Tensor, truth: Truth, extra: dict[str, float], baseline: Output | None
+    case: Case,
+    name: str,
+    got: torch.Tensor,
+    truth: Truth,
+    extra: dict[str, float],
+    baseline: Output | None,
+    profiles: bool,
 ) -> Metrics:
     exact = np.asarray(truth.tensors[name], dtype=np.float64)
     if not exact.size:
         return Metrics({"elements": 0.0, "nonfinite_mismatches": 0.0, **_finite(extra)})
     shape = layout(case, name, exact.shape)
-    sums = _Sums(shape)
+    sums = _Sums(shape, profile=Profiler(shape, truth) if profiles else None)
     special = Exponential() if name == "y" else None
     want_rows, got_rows = shape.matrix(exact), got.reshape(-1, shape.row)
     declared = truth.moments.get("declared") if name == "y" else None
@@ -96,7 +111,8 @@ def _measure(
         values |= special.values()
         where |= {metric: shape.element(position) for metric, position in special.where().items()}
     count, first = unlike(name, got, baseline)
-    return Metrics(_finite(values | extra | count), where | first, named(sums.classes))
+    profile = None if sums.profile is None else sums.profile.finish(values, where)
+    return Metrics(_finite(values | extra | count), where | first, named(sums.classes), profile)
 
 
 def _keyless(name: str, truth: Truth) -> NDArray[np.bool_] | None:
@@ -131,6 +147,7 @@ class _Sums:
     """Everything that is added up over the chunks of one tensor."""
 
     shape: Layout
+    profile: Profiler | None = None
     classes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((4, 4), dtype=np.int64))
     count: int = 0
     error: float = 0.0
@@ -186,6 +203,8 @@ class _Sums:
                 mean.add(values.sum(axis=1), there.sum(axis=1).astype(np.float64))
             else:
                 mean.add(values.ravel(), there.ravel().astype(np.float64))
+        if self.profile is not None:
+            self.profile.add(first_row, Errors(error, floor, spacing, safe, both))
         if self.shape.has_rows:
             self._rows(first_row, error, safe)
 

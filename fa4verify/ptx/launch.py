@@ -295,7 +295,8 @@ def _order(schedule: Schedule, clusters: int) -> npt.NDArray[np.int64]:
 
 def _tensor_core_functions(kernel: Kernel) -> dict[CALL, Any]:
     """Return what the kernel's asynchronous matrix instructions need: each kind costs seconds to compile once."""
-    used, found = kernel.code[:, Column.OP], {}
+    used = kernel.code[:, Column.OP]
+    found: dict[CALL, Any] = {}
     if np.any(used == Op.WGMMA):
         from fa4verify.ptx import queue_wgmma
 

@@ -50,11 +50,14 @@ if TYPE_CHECKING:
 ROWS, KEYS = 256, 512  # one tile of scores is 1 MiB: it stays in a 2 MiB L2 cache through five passes
 UNIT = 2.0**-53
 SINGLE_THREAD = 2**24  # multiplications below which (2 ms) a second thread brings nothing
-MOMENTS = ("spread", "magnitude", "row_max", "top_weight")
+MOMENTS = ("spread", "magnitude", "row_max")
 
 
 def forward(problem: Problem, *, moments: bool = False, threads: int | None = None) -> dict[str, Array]:
-    """Return o (batch, seqlen_q, heads, head_dim_v) and lse (batch, heads, seqlen_q).
+    """Return o (batch, seqlen_q, heads, head_dim_v) and lse (batch, heads, seqlen_q), and which key weighs most.
+
+    That is top_key, the first key with the row's largest score (-1 for a row that sees none), and top_weight = w_j of
+    it (0 for such a row), both shaped like lse.
 
     Parameters
     ----------
@@ -62,17 +65,16 @@ def forward(problem: Problem, *, moments: bool = False, threads: int | None = No
         What to solve.
     moments
         Return as well, w_j being the exact weights: spread = sqrt(sum_j w_j^2 v_j^2) and magnitude = sum_j w_j |v_j|,
-        shaped like o; row_max, the largest score in nats (-inf for empty rows), and top_weight = max_j w_j (0 for
-        empty rows), shaped like lse.
+        shaped like o; row_max, the largest score in nats (-inf for empty rows), shaped like lse.
     threads
         Default: as many as BLAS is set to. BLAS itself is held to one thread meanwhile, in the whole process.
     """
     batch, seqlen_q, heads, head_dim = problem.q.shape
     head_dim_v = problem.v.shape[3]
     like_o, like_lse = (batch, seqlen_q, heads, head_dim_v), (batch, heads, seqlen_q)
-    result: dict[str, Array] = {"o": np.zeros(like_o), "lse": np.zeros(like_lse)}
-    if moments:
-        result |= {name: np.zeros(like_o if name in ("spread", "magnitude") else like_lse) for name in MOMENTS}
+    names = ("o", "lse", "top_key", "top_weight", *(MOMENTS if moments else ()))
+    of_o = ("o", "spread", "magnitude")
+    result: dict[str, Array] = {name: np.zeros(like_o if name in of_o else like_lse) for name in names}
     tasks = [(b, h, i) for b in range(batch) for h in range(heads) for i in range(0, seqlen_q, ROWS)]
     blas = ThreadpoolController().select(user_api="blas")
     if threads is None:
@@ -137,6 +139,7 @@ class _Block:
         self.first, self.last = problem.visible(rows)
         count, columns = len(rows), problem.v.shape[3]
         self.top, self.total = np.full(count, -np.inf), np.zeros(count)
+        self.top_key = np.full(count, -1.0)
         self.o = np.zeros((count, columns))
         self.squares, self.magnitude = (np.zeros((count, columns)) if moments else self.o for _ in range(2))
         self.special: Array | None = None  # what non-finite values add to O: +-inf or NaN, else 0
@@ -164,7 +167,10 @@ class _Block:
             np.copyto(s, -np.inf, where=~seen)
         if not np.isfinite(values).all():
             self._nonfinite(s, values, seen)
-        top = np.maximum(self.top, s.max(axis=1))
+        best = s.argmax(axis=1)
+        here = s[np.arange(len(s)), best]
+        self.top_key = np.where(here > self.top, start + best, self.top_key)
+        top = np.maximum(self.top, here)
         reference = _finite(top)
         factor = np.exp(self.top - reference)
         self.top = top
@@ -210,17 +216,17 @@ class _Block:
             o += np.where((sink == np.inf) & (self.special != 0), np.nan, self.special)
         empty = self.first >= self.last
         o[empty], lse[empty] = 0.0, sink
+        top_weight = np.exp(self.top - lse)
+        top_weight[empty] = 0.0
+        found = {"o": o, "lse": lse, "top_key": self.top_key, "top_weight": top_weight}
         if not self.moments:
-            return {"o": o, "lse": lse}
+            return found
         spread, magnitude = np.sqrt(self.squares) * share, self.magnitude * share
         if self.special is not None:
             spread, magnitude = spread + np.abs(self.special), magnitude + np.abs(self.special)
-        top_weight = np.exp(self.top - lse)
-        for values in (spread, magnitude, top_weight):
+        for values in (spread, magnitude):
             values[empty] = 0.0
-        return {
-            "o": o, "lse": lse, "spread": spread, "magnitude": magnitude, "row_max": self.top, "top_weight": top_weight
-        }  # fmt: skip
+        return {**found, "spread": spread, "magnitude": magnitude, "row_max": self.top}
 
 
 def _finite(top: Array) -> Array:

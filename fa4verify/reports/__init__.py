@@ -1,7 +1,7 @@
 """Room 5: who reads the verdict.
 
-`summarise` turns a run into the Summary that `terminal`, `markdown` and `junit` render; `exit_code` is what a shell
-sees. `progress` shows a run that is still going on.
+`summarise` turns a run into the Summary that `terminal`, `markdown`, `junit` and `html` render; `exit_code` is what a
+shell sees. `progress` shows a run that is still going on.
 """
 
 from fa4verify.reports.summary import Row, Summary, exit_code, summarise

@@ -9,8 +9,10 @@ never looks passed:
   SKIPPED                  skipped, with the reason
   CRASHED TIMEOUT MISSING  error
 
-Metrics stand in `system-out`, as `tensor.metric = value`: the schema has no properties in a testcase. Characters that
-XML 1.0 cannot hold, not even escaped, are written as backslash escapes.
+Every figure is a property of its testcase, `tensor.metric`, as pytest's record_property writes them and Jenkins reads
+them; junit-10.xsd, older than both, knows properties of a suite only, and GitLab passes over them. The findings are the
+text of the failure, each 2000 characters at most. Characters that XML 1.0 cannot hold, not even escaped, are written as
+backslash escapes.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
-from fa4verify.reports.text import one_line, printable
+from fa4verify.reports import page
+from fa4verify.reports.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fa4verify.reports.summary import Row, Summary
+    from fa4verify.vocabulary import Record
 
 TAGS = {
     "FAIL": "failure",
@@ -34,6 +38,9 @@ TAGS = {
     "TIMEOUT": "error",
     "MISSING": "error",
 }
+
+# A path of files or a list of devices fits; a message of 100 kB is cut.
+_LONGEST = 1000
 
 
 def render(summary: Summary) -> str:
@@ -58,7 +65,7 @@ def render(summary: Summary) -> str:
     for row in summary.rows:
         _testcase(suite, row, f"fa4verify.{name}", tags.get(row.status))
     if summary.notes:
-        ET.SubElement(suite, "system-err").text = _legal("\n".join(summary.notes))
+        ET.SubElement(suite, "system-err").text = _legal("\n".join(map(page.block, summary.notes)))
     ET.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
@@ -79,26 +86,32 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
 def _testcase(suite: ET.Element, row: Row, classname: str, tag: str | None) -> None:
     facts = {"name": row.id, "classname": classname, "time": f"{row.seconds:.3f}"}
     case = ET.SubElement(suite, "testcase", _clean(facts))
+    if row.record is not None:
+        properties = ET.SubElement(case, "properties")
+        for name, value in _figures(row.record):
+            ET.SubElement(properties, "property", _clean({"name": name, "value": value}))
     if tag is not None:
         point = "a point of a study, FAIL: " if tag == "skipped" and row.status == "FAIL" else ""
-        news = ET.SubElement(case, tag, _clean({"type": row.status, "message": point + one_line(row.decisive)}))
-        lines = [finding.message for finding in row.findings if not finding.passed]
-        news.text = _legal("\n".join([*lines, *([f"rerun: {row.command}"] if row.command else [])]))
-    if metrics := "\n".join(_metrics(row)):
-        ET.SubElement(case, "system-out").text = _legal(metrics)
+        news = ET.SubElement(case, tag, _clean({"type": row.status, "message": point + row.decisive}))
+        lines = [page.block(finding.message) for finding in row.findings if not finding.passed]
+        news.text = _legal("\n".join([*lines, *([f"rerun: {page.block(row.command)}"] if row.command else [])]))
 
 
-def _metrics(row: Row) -> Iterator[str]:
-    if row.record is None:
-        return
-    for tensor, measured in row.record.metrics.items():
-        yield from (f"{tensor}.{name} = {value!r}" for name, value in measured.values.items())
-    yield from (f"activity.{name} = {value!r}" for name, value in row.record.activity.items())
-    yield from (f"checked.{name} = {said}" for name, said in row.record.checked.items())
+def _figures(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield what the record holds, numbers to the bit."""
+    yield "verdict", record.verdict.outcome
+    yield "seed", str(record.case.seed)
+    for tensor, measured in record.metrics.items():
+        yield from ((f"{tensor}.{name}", repr(value)) for name, value in measured.values.items())
+    for tensor, measured in record.baseline.items():
+        yield from ((f"baseline.{tensor}.{name}", repr(value)) for name, value in measured.values.items())
+    yield from ((f"activity.{name}", repr(value)) for name, value in record.activity.items())
+    yield from ((f"checked.{name}", said) for name, said in record.checked.items())
+    yield from ((f"provenance.{name}", said) for name, said in record.provenance.items())
 
 
 def _clean(facts: dict[str, str]) -> dict[str, str]:
-    return {name: _legal(one_line(value)) for name, value in facts.items()}
+    return {name: _legal(page.text(value, _LONGEST)) for name, value in facts.items()}
 
 
 def _legal(text: str) -> str:

@@ -1,24 +1,27 @@
 """The verdict table for whoever started the run.
 
 Contract: what needs a reader comes last, with its findings beneath and the command that reruns it; nothing that a
-kernel put into a message can colour the terminal or move its cursor. Colour only on a terminal (rich honours NO_COLOR).
+kernel put into a message can colour the terminal or move its cursor, nor fill it: ids are cut after 300 characters,
+messages after 2000. Colour only on a terminal (rich honours NO_COLOR). A pipe or a log has WIDTH columns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fa4verify.reports import measures, repeats, study
+from fa4verify.reports import measures, page, repeats, study
 from fa4verify.reports.measures import MEASURES
 from fa4verify.reports.text import one_line, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from fa4verify.reports.summary import Row, Summary
 
@@ -34,11 +37,29 @@ COLOURS = {
 
 _WORST_LAST = ("PASS", "SKIPPED", "INCONCLUSIVE", "TIMEOUT", "CRASHED", "FAIL")
 _NAMED = 5
+WIDTH = 100
+
+
+def screen(stream: TextIO | None = None) -> Console:
+    """Return what to print on: a terminal as wide as it is, anything else WIDTH columns or COLUMNS."""
+    console = Console(file=stream)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    return console
+
+
+def next_step(summary: Summary, run: Path, baseline: Path | None = None) -> str:
+    """Return the one command to run next: what failed once more, what drifted in full, or the page to read."""
+    if summary.failures:
+        return f"next: {page.rerun(summary)}"
+    words = ["fa4verify", "diff", baseline, run] if baseline else ["fa4verify", "report", run]
+    html = Path("changes.html" if baseline else "report.html")
+    return f"next: {printable(shlex.join([*map(str, words), '--html', str(html)]))}"
 
 
 def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | None = None) -> None:
     """Print the verdict tables or, of a study, its curves; then what failed, the totals, and where the files are."""
-    console = console or Console()
+    console = console or screen()
     if summary.is_study:
         for table in summary.tables:
             console.print(_study(table))
@@ -61,13 +82,13 @@ def render(summary: Summary, *, files: Sequence[Path] = (), console: Console | N
         if row.status != "MISSING":
             _failure(console, row)
     for note in summary.notes:
-        console.print(Text(f"note: {one_line(note)}", "yellow"))
+        console.print(Text(f"note: {page.text(note)}", "yellow"))
     console.print()
     console.print(Text(one_line(summary.headline), _colour(summary)))
     for sentence in summary.sentences:
         console.print(Text(one_line(sentence)))
     if summary.slowest:
-        slow = ", ".join(f"{one_line(row.id)} {seconds(row.seconds)}" for row in summary.slowest[:3])
+        slow = ", ".join(f"{page.text(row.id)} {seconds(row.seconds)}" for row in summary.slowest[:3])
         console.print(Text(f"slowest: {slow}", "dim"))
     for path in files:
         console.print(Text(f"written: {printable(str(path))}"), soft_wrap=True)
@@ -87,7 +108,7 @@ def _verdicts(console: Console, operation: str, rows: Sequence[Row]) -> None:
     figures = [[measure.show(value) for measure, value in (row.figures[index] for index in shown)] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *figures, strict=True)]
     verdict = max(len("verdict"), *(len(row.status) for row in rows))
-    longest = max(len(operation), *(len(one_line(row.id)) for row in rows))
+    longest = max(len(operation), *(len(page.text(row.id)) for row in rows))
     room = min(longest, console.width - verdict - 2 - sum(width + 2 for width in widths))
 
     def printed(first: Text, name: str, values: Sequence[str], style: str) -> None:
@@ -101,7 +122,7 @@ def _verdicts(console: Console, operation: str, rows: Sequence[Row]) -> None:
 
     printed(Text("verdict", "bold"), operation, titles, "bold")
     for row, values in zip(rows, figures, strict=True):
-        printed(Text(row.status, COLOURS[row.status]), one_line(row.id), values, "")
+        printed(Text(row.status, COLOURS[row.status]), page.text(row.id), values, "")
 
 
 def _study(curve: study.Table) -> Table:
@@ -117,12 +138,12 @@ def _study(curve: study.Table) -> Table:
 
 def _failure(console: Console, row: Row) -> None:
     console.print()
-    console.print(Text.assemble((row.status, COLOURS[row.status]), " ", (one_line(row.id), "bold")), soft_wrap=True)
+    console.print(Text.assemble((row.status, COLOURS[row.status]), " ", (page.text(row.id), "bold")), soft_wrap=True)
     for finding in row.findings:
         if not finding.passed:
-            console.print(Text("  " + printable(finding.message).replace("\n", "\n  ")), soft_wrap=True)
+            console.print(Text("  " + page.block(finding.message).replace("\n", "\n  ")), soft_wrap=True)
     if row.command:
-        console.print(Text(f"  rerun: {printable(row.command)}", "cyan"), soft_wrap=True)
+        console.print(Text(f"  rerun: {page.block(row.command)}", "cyan"), soft_wrap=True)
 
 
 def _reasons(console: Console, rows: Sequence[Row]) -> None:
@@ -130,11 +151,11 @@ def _reasons(console: Console, rows: Sequence[Row]) -> None:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.status in {"SKIPPED", "MISSING"}:
-            groups.setdefault((row.status, one_line(row.decisive)), []).append(row)
+            groups.setdefault((row.status, page.text(row.decisive)), []).append(row)
     for (status, reason), members in groups.items():
         console.print(Text.assemble("\n", (status, COLOURS[status]), f" {len(members)}: {reason}"), soft_wrap=True)
         for row in members[:_NAMED]:
-            console.print(Text(f"  {one_line(row.id)}"), soft_wrap=True)
+            console.print(Text(f"  {page.text(row.id)}"), soft_wrap=True)
         if len(members) > _NAMED:
             console.print(Text(f"  and {len(members) - _NAMED} more"))
 

@@ -175,8 +175,11 @@ def test_scalar_form_differs_for_negative_subnormals_alone():
     assert np.array_equal(scalar[:2], np.ones(2, F32))
 
 
-def recipe(x: float, coefficients: tuple[float, ...]) -> float:
-    """Evaluate the recipe by exact rational steps, each rounded to fp32 by the definition; x in (-126, 127)."""
+def recipe(x: float, coefficients: tuple[float, ...], to_whole=math.floor) -> float:
+    """Evaluate the recipe by exact rational steps, each rounded to fp32 by the definition; x in (-126, 127).
+
+    `to_whole` reduces x: math.floor as FA4, or round, which goes to even as the magic number does.
+    """
 
     def nearest(value: Fraction) -> Fraction:
         if value == 0:
@@ -187,7 +190,7 @@ def recipe(x: float, coefficients: tuple[float, ...]) -> float:
         spacing = Fraction(2) ** (exponent - 23)
         return round(value / spacing) * spacing
 
-    whole = math.floor(Fraction(x))
+    whole = to_whole(Fraction(x))
     fraction = nearest(Fraction(x) - whole)
     p = Fraction(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -198,15 +201,29 @@ def recipe(x: float, coefficients: tuple[float, ...]) -> float:
 OTHER_SETS = [(1.0, 0.75), (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625), (0.5,), (1.25, -0.25)]
 
 
+@pytest.mark.parametrize("nearest", [False, True], ids=["floor", "nearest"])
 @pytest.mark.parametrize("coefficients", [*POLY_EX2.values(), *OTHER_SETS], ids=len)
-def test_recipe_in_exact_arithmetic(coefficients):
+def test_recipe_in_exact_arithmetic(coefficients, nearest):
     generator = np.random.Generator(np.random.Philox(key=2))
     x = np.concatenate([
         generator.uniform(-120, 120, 300), -np.geomspace(2.0**-30, 1.0, 100), np.arange(-40, 40) / 8,
         np.nextafter(np.arange(-20, 20, dtype=F32), F32(-1000)), np.nextafter(np.arange(-20, 20, dtype=F32), F32(1000)),
     ]).astype(F32)  # fmt: skip
-    want = np.array([recipe(value, coefficients) for value in x.tolist()])
-    assert np.array_equal(ex2_emulation_array(x, coefficients), want)
+    want = np.array([recipe(value, coefficients, round if nearest else math.floor) for value in x.tolist()])
+    assert np.array_equal(ex2_emulation_array(x, coefficients, nearest=nearest), want)
+    if len(coefficients) > 1:  # a constant is the same mantissa, but in other octaves: the twin differs everywhere else
+        assert not np.array_equal(ex2_emulation_array(x, coefficients, nearest=not nearest), want)
+
+
+def test_reduction_to_nearest_meets_masked_scores_as_floor_does():
+    """At the clamp f = 0: p0 = 1 gives 0, p0 < 1 gives NaN; there is no scalar form."""
+    masked = np.array([-127.0, -128.0, -3.4e38, -np.inf, np.nan], F32)
+    assert np.array_equal(ex2_emulation_array(masked, POLY_EX2[3], nearest=True), np.zeros(5, F32))
+    below = (1.0 - 2.0**-24, 0.6931472)
+    below = tuple(float(F32(c)) for c in below)
+    assert np.isnan(ex2_emulation_array(masked, below, nearest=True)).all()
+    with pytest.raises(ValueError, match="no ftz form"):
+        ex2_emulation_array(masked, ftz=True, nearest=True)
 
 
 @njit
@@ -258,7 +275,7 @@ def test_scalars_take_arrays_and_tuples():
 
 
 def test_coefficients_must_be_fp32_numbers():
-    for coefficients in ((), (0.1,), (1.0, 2.0**-200)):
+    for coefficients in ((), (0.1,), (1.0, 2.0**-200), (1e39,)):
         with pytest.raises(ValueError, match="float32 holds exactly"):
             ex2_emulation_array(np.ones(2, F32), coefficients)
 

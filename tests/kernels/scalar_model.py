@@ -34,6 +34,16 @@ def ex2(x):
     return F(mufu.ex2(F(x)))
 
 
+def nearest_exp2(x, coefficients):
+    """Reduce to nearest and evaluate: Python's round goes to even, as the magic number does."""
+    y = max(F(-127.0), x) if x == x else F(-127.0)
+    whole = round(float(y))
+    p = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        p = fma(p, F(y - F(whole)), c)
+    return (np.int32(whole << 23) + p.view(np.int32)).view(F)
+
+
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -51,6 +61,7 @@ class Model:
     threshold: float = 8.0
     columns: frozenset[int] = frozenset()
     coefficients: np.ndarray = field(default_factory=lambda: np.array(exp2.POLY_EX2[3], np.float32))
+    nearest: bool = False
     scale: float | None = None
     softcap: float = 0.0
     sink: float | None = None
@@ -127,7 +138,8 @@ class Model:
                 factor = F(1)
         bias = F(F(0) - F(ref * c))
         x = [fma(value, c, bias) for value in s]
-        p = [F(exp2.ex2_emulation(y, self.coefficients)) if j in self.columns else ex2(y) for j, y in enumerate(x)]
+        polynomial = nearest_exp2 if self.nearest else exp2.ex2_emulation
+        p = [F(polynomial(y, self.coefficients)) if j in self.columns else ex2(y) for j, y in enumerate(x)]
         partial = p[:8] if first else [F(F(sums[0] * factor) + p[0]), *p[1:8]]
         for j in range(8, len(p)):
             partial[j % 8] = F(partial[j % 8] + p[j])

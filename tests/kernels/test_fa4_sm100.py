@@ -26,6 +26,7 @@ def spread(*runs):
     return tuple(column for start in runs for column in range(start, start + 4))
 
 
+NEAREST = tuple(float(np.float32(c)) for c in (1.0, 0.693, 0.24, 0.056))
 SCALAR_CASES = {
     "plain": ((4, 390, 64), {}, {}),
     "fp16, hd 128": ((3, 260, 128), {"dtype": FP16, "scale": 3.0}, {}),
@@ -37,6 +38,12 @@ SCALAR_CASES = {
     "no columns": ((4, 260, 64), {}, {"emulated_columns": "none"}),
     "odd columns": ((4, 260, 64), {}, {"emulated_columns": [1, 2, 100, 127]}),
     "own coefficients": ((4, 260, 64), {}, {"coefficients": (1.0, 0.75, 0.25)}),
+    "reduced to nearest": ((4, 260, 64), {}, {"coefficients": NEAREST, "range_reduction": "nearest"}),
+    "reduced to nearest, outliers": (
+        (5, 520, 64),
+        {"outliers": True},
+        {"coefficients": NEAREST, "range_reduction": "nearest", "emulated_columns": "all", "causal": True},
+    ),
     "window": ((4, 390, 64), {}, {"window_size": (150, 100)}),
     "negative scale": ((3, 390, 64), {}, {"softmax_scale": -0.3}),
     "scale 0, hidden keys": ((3, 130, 64), {}, {"softmax_scale": 0.0}),
@@ -66,6 +73,7 @@ def test_bits_of_the_scalar_model(name):
             {"all": range(128), "none": ()}.get(columns, columns) if isinstance(columns, str) else columns
         ),
         coefficients=np.array(options.get("coefficients", POLY_EX2[options.get("degree", 3)]), np.float32),
+        nearest=options.get("range_reduction") == "nearest",
         scale=options.get("softmax_scale"),
         softcap=options.get("softcap", 0.0),
         sink=None if sink is None else float(sink[0]),
@@ -81,6 +89,8 @@ def test_bits_of_the_scalar_model(name):
     "twin",
     [
         {"degree": 2},
+        {"range_reduction": "nearest"},
+        {"coefficients": (*POLY_EX2[3][:3], POLY_EX2[3][3] * 2)},
         {"rescale_threshold": 0.0},
         {"emulated_columns": "none"},
         {"ex2_emu_res": 6},
@@ -320,6 +330,11 @@ def test_refusals():
     q, k, v = draw(4, 4, 64)
     for options in (
         {"degree": 9},
+        {"range_reduction": "up"},
+        {"coefficients": (1.0, 0.7)},
+        {"coefficients": ("1", "0.7")},
+        {"coefficients": ("0x1p+0", "0x1.0000001p-1")},
+        {"coefficients": ()},
         {"p_dtype": "fp8"},
         {"o_dtype": "e4m3"},
         {"emulated_columns": "some"},
@@ -327,6 +342,22 @@ def test_refusals():
     ):
         with pytest.raises(ValueError, match="expected"):
             FA4_SM100.forward(q, k, v, **options)
+
+
+def test_coefficients_in_hex_are_those_of_the_degree():
+    """And the exp2 alone takes them too, with either range reduction."""
+    q, k, v = draw(3, 260, 64)
+    words = [c.hex() for c in POLY_EX2[3]]
+    written, named = FA4_SM100.forward(q, k, v, coefficients=words), FA4_SM100.forward(q, k, v)
+    assert same_bits(written.o, named.o)
+    assert same_bits(written.lse, named.lse)
+    assert written.provenance == named.provenance
+    x = torch.tensor([-0.25, -0.75, -1.5, -2.5])
+    y = FA4_SM100.exp2(x, coefficients=["0x1p+0", "0x1p-1"], range_reduction="nearest")
+    # n = 0, -1, -2, -2 (ties to even) and f = -1/4, 1/4, 1/2, -1/2
+    assert torch.equal(y.y, torch.tensor([0.875, 0.5625, 0.3125, 0.1875]))
+    assert "nearest" in y.provenance["model"]
+    assert torch.equal(FA4_SM100.exp2(x, coefficients=["0x1p+0", "0x1p-1"]).y[:2], torch.tensor([0.6875, 0.5625]))
 
 
 def test_exp2_is_the_polynomial():

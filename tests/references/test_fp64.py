@@ -168,6 +168,7 @@ def test_moments_follow_their_definitions(tiny_tiles):
         "magnitude": (w @ np.abs(v)).swapaxes(1, 2),
         "row_max": s.max(axis=-1),
         "top_weight": w.max(axis=-1),
+        "top_key": s.argmax(axis=-1),
     }
     for moment, values in expected.items():
         # Every operand is good to some 20 roundings of numbers below 30.
@@ -180,4 +181,6 @@ def test_moments_of_an_empty_row():
     assert not result["magnitude"][:, :5].any()
     assert not result["top_weight"][..., :5].any()
     assert (result["row_max"][..., :5] == -np.inf).all()
+    assert (result["top_key"][..., :5] == -1).all()
+    assert (result["top_key"][..., 5] == 0).all()
     assert (result["top_weight"][..., 5] == 1.0).all()  # one visible key

@@ -20,17 +20,19 @@ def test_forward_gives_tensors_radius_rows_and_provenance():
     assert {name: values.shape for name, values in truth.tensors.items()} == {"o": (1, 40, 4, 8), "lse": (1, 4, 40)}
     assert set(truth.radius) == {"o", "lse"}
     assert truth.sampled_rows.shape[1] == 3
-    assert not truth.moments
+    assert set(truth.moments) == {"top_key", "top_weight"}
     assert all(isinstance(value, str) for value in truth.provenance.values())
 
 
 def test_moments_come_only_with_a_budget_that_needs_them():
     features = {"lengths": (5, 5)}
     absolute = msgspec.structs.replace(MODEL, kind="absolute")
-    assert not references.solve(attention_case(budgets=(absolute,), **features), draw(**features)).moments
+    without = references.solve(attention_case(budgets=(absolute,), **features), draw(**features))
+    assert set(without.moments) == {"top_key", "top_weight"}
     truth = references.solve(attention_case(budgets=(absolute, MODEL), **features), draw(**features))
     assert {name: values.shape for name, values in truth.moments.items()} == {
-        "spread": (1, 5, 4, 3), "magnitude": (1, 5, 4, 3), "row_max": (1, 4, 5), "top_weight": (1, 4, 5)
+        "spread": (1, 5, 4, 3), "magnitude": (1, 5, 4, 3), "row_max": (1, 4, 5), "top_weight": (1, 4, 5),
+        "top_key": (1, 4, 5),
     }  # fmt: skip
 
 

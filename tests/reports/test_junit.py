@@ -1,4 +1,7 @@
-"""JUnit XML, checked against the rules of Jenkins' junit-10.xsd by a checker of its own, and parsed back."""
+"""JUnit XML, checked against the rules of Jenkins' junit-10.xsd by a checker of its own, and parsed back.
+
+One thing that pytest writes and Jenkins reads is allowed beyond the schema: properties of a testcase.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ RULES: dict[str, tuple[set[str], set[str], set[str]]] = {
     ),
     "properties": (set(), set(), {"property"}),
     "property": ({"name", "value"}, set(), set()),
-    "testcase": ({"name"}, {"time", "classname", "group"}, NEWS | {"system-out", "system-err"}),
+    "testcase": ({"name"}, {"time", "classname", "group"}, NEWS | {"properties", "system-out", "system-err"}),
     **{tag: (set(), {"type", "message"}, set()) for tag in NEWS},
     "system-out": (set(), set(), set()),
     "system-err": (set(), set(), set()),
@@ -70,7 +73,7 @@ def rendered(item: Run) -> ET.Element:
         (lambda text: text.replace('tests="2"', 'tests="3"'), "tests is not the number"),
         (lambda text: text.replace('errors="1"', ""), "lacks errors"),
         (lambda text: text.replace("<error", "<errors").replace("</error", "</errors"), "unknown element"),
-        (lambda text: text.replace("<system-out>", "<properties/><system-out>"), "properties in testcase"),
+        (lambda text: text.replace("<properties>", "<properties><testcase name='c'/>"), "testcase in properties"),
         (lambda text: text.replace('time="1.500"', 'time="1.5e0"'), "time 1.5e0"),
     ],
 )
@@ -126,11 +129,42 @@ def test_foreign_text_survives_as_text() -> None:
     assert "数值 \U0001f4a5" in failure.text
 
 
-def test_metrics_read_back_to_the_bit() -> None:
-    (out,) = rendered(run(record("a"))).iter("system-out")
-    figures = dict(line.split(" = ") for line in out.text.splitlines())
-    assert float(figures["o.rmse"]) == 2.9e-5
-    assert figures["activity.rescales_skipped"] == "3"
+def test_figures_are_properties_that_read_back_to_the_bit() -> None:
+    (testcase,) = rendered(run(record("a", checked={"lse": "the kernel returned none"}))).iter("testcase")
+    found = {item.get("name"): item.get("value", "") for item in testcase.iterfind("properties/property")}
+    assert float(found["o.rmse"]) == 2.9e-5
+    assert float(found["baseline.o.rmse"]) == 5.8e-5
+    assert found["activity.rescales_skipped"] == "3"
+    assert found["verdict"] == "PASS"
+    assert found["checked.lse"] == "the kernel returned none"
+
+
+def test_a_message_of_100_kb_is_cut_and_says_so() -> None:
+    message = "<script>" + "\x1b[2J'\"" * 20_000
+    text = junit.render(summarise(run(record(message, "CRASHED", verdict=verdict("CRASHED", message)))))
+    assert len(text) < 20_000
+    assert "\x1b" not in text
+    assert "characters, all of them in the run file" in text
+    assert breaches(ET.fromstring(text.encode())) == []
+
+
+GOLDEN = """\
+    <testcase name="b" classname="fa4verify.gate" time="1.500">
+      <properties>
+        <property name="verdict" value="CRASHED" />
+        <property name="seed" value="0" />
+        <property name="provenance.model" value="by hand" />
+      </properties>
+      <error type="CRASHED" message="o rmse is nan">o rmse is nan
+rerun: fa4verify run gate --select b</error>
+    </testcase>
+"""
+
+
+def test_golden() -> None:
+    crashed = record("b", "CRASHED", verdict=verdict("CRASHED", "o rmse is nan"), provenance={"model": "by hand"})
+    text = junit.render(summarise(run(record("a"), crashed)))
+    assert GOLDEN in text
 
 
 def test_an_empty_run_is_a_valid_file() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -103,6 +104,37 @@ def test_missing_cases_are_listed() -> None:
     text = markdown.render(summarise(run(record("a"), asked=("b", "c"))))
     assert "The run ended before it was done: 2 of 3 cases have no record (listed last)." in text
     assert [row[1] for row in parsed(text)[2][1:]] == ["b", "c"]
+
+
+@pytest.mark.parametrize("message", ["short", "`<script>\u202e\x1b'\"|" * 10_000])
+def test_a_large_run_is_cut_at_the_limit_worst_first_with_its_numbers(message: str) -> None:
+    outcomes = ("PASS", "FAIL", "CRASHED", "INCONCLUSIVE")
+    records = [
+        record(f"case{index}-{'x' * 80}", outcomes[index % 4], verdict=verdict(outcomes[index % 4], message))
+        for index in range(8000)
+    ]
+    text = markdown.render(summarise(run(*records)))
+    assert 0.8 * markdown.LIMIT < len(text.encode()) <= markdown.LIMIT <= 2**20
+    headings = re.findall(r"### (?:❌|💥|❔) ([A-Z]+) `", text)
+    assert headings == sorted(headings, key=["FAIL", "CRASHED", "INCONCLUSIVE"].index)
+    assert headings[0] == "FAIL"
+    cases = sum(text.count(f"| {sign} | `case") for sign in ("✅ PASS", "❌ FAIL", "💥 CRASHED", "❔ INCONCLUSIVE"))
+    left_out = [int(count) for count in re.findall(r"\*\*(\d+) more are left out", text)]
+    assert left_out == [6000 - len(headings), 8000 - cases]
+    assert text.endswith("fa4verify run gate\n```\n"), "what comes after is not lost"
+
+
+def test_small_limits_keep_the_verdict() -> None:
+    text = markdown.render(summarise(run(*(record(f"r{index}", "FAIL") for index in range(50)))), limit=2500)
+    assert "**50 asked: 50 failed.**" in text
+    assert "more are left out" in text
+
+
+def test_foreign_text_of_100_kb_is_cut() -> None:
+    long = "a`|<b>" * 20_000
+    text = markdown.render(summarise(run(record(long, "FAIL", verdict=verdict("FAIL", long), command=long))))
+    assert len(text) < 20_000
+    assert "characters, all of them in the run file" in text
 
 
 def test_an_empty_run_renders() -> None:

@@ -80,6 +80,39 @@ def test_foreign_text_is_shown_not_obeyed() -> None:
     shown.encode()  # a lone surrogate would raise
 
 
+def test_tables_fit_100_columns_and_a_pipe_has_them(monkeypatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    console = terminal.screen(stream)
+    assert console.width == terminal.WIDTH == 100
+    names = ("fwd-fa4_sm100-bf16-b1h2s1024d128-causal-outlier-sigma10-s0", "short", "x" * 300)
+    terminal.render(summarise(run(*map(record, names))), console=console)
+    table = stream.getvalue().split("\n\n")[0].splitlines()
+    assert [len(line) for line in table if "x" * 300 not in line if len(line) > 100] == []
+    assert "\x1b" not in stream.getvalue()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert terminal.screen(io.StringIO()).width == 60
+
+
+def test_a_message_of_100_kb_does_not_fill_the_screen() -> None:
+    long = "\x1b[31m<script>" * 10_000
+    shown = rendered(run(record(long, "FAIL", verdict=verdict("FAIL", long), command=long)))
+    assert len(shown) < 20_000
+    assert "\x1b" not in shown
+    assert "characters, all of them in the run file" in shown
+
+
+def test_the_line_to_run_next() -> None:
+    passed, path = summarise(run(record("a"))), Path("runs/a b.jsonl")
+    assert terminal.next_step(passed, path) == "next: fa4verify report 'runs/a b.jsonl' --html report.html"
+    assert terminal.next_step(passed, path, Path("base.jsonl")) == (
+        "next: fa4verify diff base.jsonl 'runs/a b.jsonl' --html changes.html"
+    )
+    failed = summarise(run(record("a"), record("b", "FAIL")))
+    assert terminal.next_step(failed, path) == "next: fa4verify run gate --select id=b"
+    assert "\x1b" not in terminal.next_step(summarise(run(record("a"), record(HOSTILE, "FAIL"))), path)
+
+
 def test_colour_on_a_terminal_only() -> None:
     item = run(record("a"), record("b", "FAIL"))
     assert "\x1b[32mPASS" in rendered(item, colour=True)

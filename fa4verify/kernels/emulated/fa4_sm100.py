@@ -5,12 +5,14 @@ emulates for the shape, conditional rescale, sums in eight partials. What is not
 (published model of tcgen05; `cta_group::2` taken to be the same) and MUFU, `tanh.approx` included (the tables of an
 H200). Where ptxas contracts to FFMA in the backward was read in the code it makes for sm_100a. Dense inputs, one split.
 
-Options and FA4's values: degree 3 or any `coefficients` (c0 first); ex2_emu_freq, ex2_emu_res, ex2_emu_start_frg (None:
-the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the 128-key tile) instead;
-rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P; p_dtype None (that of
-the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the
-reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit dtype on the 16-bit
-tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K and V as well).
+Options and FA4's values: degree 3, or any `coefficients` (c0 first, float32 numbers or C hex floats) with
+range_reduction "floor" (FA4's) or "nearest" (the magic number added by add.rn); ex2_emu_freq, ex2_emu_res,
+ex2_emu_start_frg (None: the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the
+128-key tile) instead; rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P;
+p_dtype None (that of the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its
+accumulator times the reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit
+dtype on the 16-bit tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K
+and V as well).
 disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
@@ -20,12 +22,13 @@ Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; for th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
-from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array
+from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array, float32_coefficients
 from fa4verify.kernels import Unsupported
 from fa4verify.kernels.emulated import backward_launch
 from fa4verify.kernels.emulated.fa4_sm90 import ALIGNMENT, FA4_VERSION
@@ -36,6 +39,7 @@ from fa4verify.vocabulary import Output
 
 P_DTYPES = ("bf16", "fp16", "e4m3", "e5m2")
 O_DTYPES = ("bf16", "fp16", "fp32")
+_HEX = re.compile(r"[+-]?0x[0-9a-f]+(\.[0-9a-f]*)?p[+-]?\d{1,4}", re.IGNORECASE)
 Columns = Literal["all", "none"] | Sequence[int] | None
 
 
@@ -56,7 +60,8 @@ class Fa4Sm100:
         learnable_sink: torch.Tensor | None = None,
         softmax_scale: float | None = None,
         degree: int = 3,
-        coefficients: Sequence[float] | None = None,
+        coefficients: Sequence[float | str] | None = None,
+        range_reduction: str = "floor",
         ex2_emu_freq: int | None = None,
         ex2_emu_res: int = 4,
         ex2_emu_start_frg: int | None = None,
@@ -111,13 +116,14 @@ class Fa4Sm100:
             o_dtype=o_dtype,
             emulated=columns,
             coefficients=polynomial,
+            nearest=_nearest(range_reduction),
             empty_loads_first=chosen.ping_pong,
         )
         provenance = {
             "model": f"flash-attn-4 {FA4_VERSION} forward, sm_100a, {'2' if chosen.two_cta else '1'}-CTA",
             "tiles": f"128x{TILE_N}, {chosen.tile_m} rows share their KV tiles",
             "emulated_columns": f"{len(columns)} of {TILE_N}",
-            "polynomial": f"degree {len(polynomial) - 1}",
+            "polynomial": _described(polynomial, range_reduction),
             "mufu": "H200",
             "not_bit_exact": "tensor core, MUFU and cta_group::2 not compared with a Blackwell device",
         }
@@ -196,13 +202,19 @@ class Fa4Sm100:
             provenance=provenance,
         )
 
-    def exp2(self, x: torch.Tensor, degree: int = 3, coefficients: Sequence[float] | None = None) -> Output:
+    def exp2(
+        self,
+        x: torch.Tensor,
+        degree: int = 3,
+        coefficients: Sequence[float | str] | None = None,
+        range_reduction: str = "floor",
+    ) -> Output:
         """Return what replaces MUFU on emulated columns (`utils.ex2_emulation_2`)."""
         polynomial = _polynomial(degree, coefficients)
-        y = torch.from_numpy(ex2_emulation_array(x.detach().cpu().numpy(), polynomial))
-        return Output(
-            y=y, provenance={"model": f"flash-attn-4 {FA4_VERSION} ex2_emulation, degree {len(polynomial) - 1}"}
-        )
+        nearest = _nearest(range_reduction)
+        y = torch.from_numpy(ex2_emulation_array(x.detach().cpu().numpy(), polynomial, nearest=nearest))
+        described = _described(polynomial, range_reduction)
+        return Output(y=y, provenance={"model": f"flash-attn-4 {FA4_VERSION} ex2_emulation, {described}"})
 
 
 def backward_setup(head_dim: int, *, disable_2cta: bool = False) -> backward_launch.Setup:
@@ -228,12 +240,34 @@ def _check_head_dims(head_dim: int, head_dim_v: int) -> None:
         )
 
 
-def _polynomial(degree: int, coefficients: Sequence[float] | None) -> tuple[float, ...]:
+def _polynomial(degree: int, coefficients: Sequence[float | str] | None) -> tuple[float, ...]:
+    """Return the polynomial; a number that float32 does not hold is refused: rounding it would hide a misprint."""
     if coefficients is not None:
-        return tuple(coefficients)
+        return tuple(float(c) for c in float32_coefficients([_number(c) for c in coefficients]))
     if degree not in POLY_EX2:
         raise ValueError(f"degree {degree}: expected one of {', '.join(map(str, POLY_EX2))}, or coefficients")
     return POLY_EX2[degree]
+
+
+def _number(word: float | str) -> float:
+    """Read a number; text without 0x would be read as hex digits all the same, so it is refused."""
+    if not isinstance(word, str):
+        return float(word)
+    if not _HEX.fullmatch(word):
+        raise ValueError(f"coefficient {word!r}: expected a number or a C hex float such as '0x1.63ea32p-1'")
+    return float.fromhex(word)
+
+
+def _nearest(range_reduction: str) -> bool:
+    if range_reduction not in ("floor", "nearest"):
+        raise ValueError(f"range_reduction {range_reduction!r}: expected 'floor' or 'nearest'")
+    return range_reduction == "nearest"
+
+
+def _described(polynomial: tuple[float, ...], range_reduction: str) -> str:
+    known = POLY_EX2.get(len(polynomial) - 1) == polynomial
+    words = f"degree {len(polynomial) - 1}" if known else f"coefficients {' '.join(c.hex() for c in polynomial)}"
+    return words if range_reduction == "floor" else f"{words}, range reduction to {range_reduction}"
 
 
 def _columns(asked: Columns, freq: int, res: int, start: int) -> tuple[int, ...]:

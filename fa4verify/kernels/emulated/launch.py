@@ -51,7 +51,7 @@ class Launch:
     """What a kernel fixes before it runs: tiles, order, and the numbers of its softmax.
 
     `tile_m` rows share their KV tiles (FA4's row tile, or the rows of all its stages and CTAs). `emulated` are the
-    columns of a KV tile that take the polynomial with `coefficients`.
+    columns of a KV tile that take the polynomial with `coefficients`; `nearest` is its range reduction.
     """
 
     architecture: str
@@ -66,6 +66,7 @@ class Launch:
     o_dtype: str | None = None
     emulated: tuple[int, ...] = NO_COLUMNS
     coefficients: tuple[float, ...] = (1.0,)
+    nearest: bool = False
     empty_loads_first: bool = True
 
 
@@ -193,6 +194,7 @@ def _plan(launch: Launch, dtype: str, scale: np.float32, softcap: float, has_sin
         p_format=online.FORMAT_CODES[launch.p_dtype or dtype],
         o_format=online.FORMAT_CODES[launch.o_dtype or dtype],
         has_sink=has_sink,
+        nearest=launch.nearest,
     )
 
 

@@ -52,6 +52,7 @@ class Plan(NamedTuple):
     p_format: int
     o_format: int
     has_sink: bool
+    nearest: bool  # range reduction of the polynomial; False: floor, FA4's
 
 
 @numba.njit(cache=True)
@@ -92,7 +93,7 @@ def _tile_of_row(s, plan, low, high, old, peak, sums, first, emulated, coefficie
                 top = j
     if plan.sm100:
         new, rescale = step_sm100(
-            s, plan.c, old, largest, sums, first, plan.threshold, plan.offset, emulated, coefficients
+            s, plan.c, old, largest, sums, first, plan.threshold, plan.offset, emulated, coefficients, plan.nearest
         )
     else:
         new, rescale = step_sm90(s, plan.c, old, largest, sums, first)

@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import numba
 
-from fa4verify.arithmetic.exp2 import ex2_emulation
+from fa4verify.arithmetic.exp2 import ex2_emulation, ex2_emulation_nearest
 from fa4verify.arithmetic.fma import fma
 from fa4verify.arithmetic.mufu import ex2, lg2, rcp
 from fa4verify.kernels.emulated.softmax_sm90 import LN_2, LOG2_E, MINUS_INF, ONE, ZERO
 
 
 @numba.njit(cache=True)
-def step_sm100(s, c, old, largest, sums, first, threshold, offset, emulated, coefficients):  # type: ignore[no-untyped-def]
+def step_sm100(  # type: ignore[no-untyped-def]
+    s, c, old, largest, sums, first, threshold, offset, emulated, coefficients, nearest
+):
     """Turn one row's scores into P; return the new reference maximum and the factor that rescales O.
 
-    `emulated[j]` says that column j takes the polynomial. `sums[0]` holds the row's sum.
+    `emulated[j]` says that column j takes the polynomial, whose range reduction rounds to `nearest` or, as FA4's, down.
+    `sums[0]` holds the row's sum.
     """
     reference = ZERO if largest == MINUS_INF else largest
     rescale = ZERO
@@ -42,7 +45,12 @@ def step_sm100(s, c, old, largest, sums, first, threshold, offset, emulated, coe
     bias = offset - reference * c
     for j in range(s.shape[0]):
         x = fma(s[j], c, bias)
-        s[j] = ex2_emulation(x, coefficients) if emulated[j] else ex2(x)
+        if not emulated[j]:
+            s[j] = ex2(x)
+        elif nearest:
+            s[j] = ex2_emulation_nearest(x, coefficients)
+        else:
+            s[j] = ex2_emulation(x, coefficients)
     p0, p1, p2, p3, p4, p5, p6, p7 = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
     if not first:
         p0 = sums[0] * rescale + s[0]

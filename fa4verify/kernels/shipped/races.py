@@ -17,7 +17,8 @@ import torch
 
 from fa4verify.kernels.call import run
 from fa4verify.kernels.shipped.execution import using
-from fa4verify.ptx import Limits, MachineFault, Schedule
+from fa4verify.ptx import Limits, Schedule
+from fa4verify.ptx import MachineFault as MachineFault  # what `under_schedules` raises
 from fa4verify.ptx.operations import Column, Op
 
 if TYPE_CHECKING:

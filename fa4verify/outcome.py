@@ -1,0 +1,109 @@
+"""What becomes of a finished run: printed, written beside the run file, held to a baseline; and two runs compared.
+
+Contract: what is printed comes first, since the disk may be full; reports are written even if nobody reads what is
+printed. The exit code is the one that the run deserves: with a baseline, 1 if anything departs from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fa4verify.reports import changes, exit_code, history, junit, machine, markdown, summarise, terminal
+from fa4verify.runs import Run, RunFileError, read
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from fa4verify.reports import Summary
+    from fa4verify.reports.page import Section
+
+Told = Literal["all", "line", "json", "markdown"]
+
+
+class Past(NamedTuple):
+    """A baseline: its file, what it holds, and the cases to look at if only some were selected."""
+
+    path: Path
+    run: Run
+    only: Collection[str] | None
+
+
+def tell(
+    finished: Run,
+    path: Path,
+    out: Path,
+    *,
+    html: Path | None = None,
+    figures: Path | None = None,
+    past: Past | None = None,
+    told: Told = "all",
+) -> int:
+    """Print the verdicts, write Markdown and JUnit XML beside each other, return the exit code.
+
+    The verdicts are printed first, since the disk may be full, and written even if nobody reads what is printed.
+    """
+    summary = summarise(finished)
+    comparison = history.compare(summarise(past.run), summary, only=past.only) if past else None
+    departed = comparison is not None and comparison.departed
+    code = 1 if departed else exit_code(summary)
+    sections = [changes.section(comparison)] if comparison else []
+    stem = out / "reports" / path.stem
+    text, xml = stem.with_name(f"{path.stem}.md"), stem.with_name(f"{path.stem}.xml")
+    files = [path, text, xml, *([html] if html else [])]
+    try:
+        if told == "json":
+            print(machine.as_json(summary, code=code, files=files, comparison=comparison))
+        elif told == "line":
+            print(machine.line(summary, comparison))
+        else:
+            terminal.render(summary, files=files)
+            if comparison:
+                changes.render(comparison)
+            print(terminal.next_step(summary, path, past.path if past and departed else None))
+    finally:
+        write(text, markdown.render(summary, sections=sections))
+        write(xml, junit.render(summary))
+    if html or figures:
+        draw(summary, html, figures, sections)
+    return code
+
+
+def draw(summary: Summary, html: Path | None, folder: Path | None, sections: Sequence[Section] = ()) -> None:
+    """Write the HTML report and the figures; matplotlib is imported here, a second after the verdicts are out."""
+    from fa4verify.reports import html as page
+    from fa4verify.reports.figures import figures
+
+    drawn = figures([row.record for row in summary.rows if row.record is not None])
+    if folder:
+        for figure in drawn:
+            write(folder / f"{figure.name}.svg", figure.svg)
+    if html:
+        write(html, page.render(summary, sections=sections, drawn=drawn))
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file and the folders above it; raise RunFileError with one line where that is impossible."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+
+
+def compare(old: Path, new: Path, *, told: Told = "all", html: Path | None = None) -> int:
+    """Tell what changed between two run files; return 1 if something got worse."""
+    before, after = summarise(read(old)), summarise(read(new))
+    comparison = history.compare(before, after)
+    if told == "json":
+        print(machine.changes_as_json(comparison))
+    elif told == "markdown":
+        print(changes.render_markdown(comparison), end="")
+    elif told == "line":
+        print(changes.headline(comparison))
+    else:
+        changes.render(comparison)
+        print(terminal.next_step(after, new, old))
+    if html:
+        draw(after, html, None, [changes.section(comparison)])
+    return 1 if comparison.regressed else 0

@@ -1,0 +1,1 @@
+"""The exp2 laboratory: figures, fits and findings, each against an unlike second opinion."""
