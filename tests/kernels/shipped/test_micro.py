@@ -95,7 +95,7 @@ def test_one_softmax_step_equals_ours(freq, start, threshold):
             largest = np.float32(max(old, seen.max())) if tile else np.float32(seen.max())
             ours_max[row], rescale[row] = step_sm100(
                 p[row], LN2_SCALE, old, largest, ours_sums[row], tile == 0, np.float32(threshold), np.float32(0),
-                pattern, coefficients,
+                pattern, coefficients, False,
             )  # fmt: skip
         assert differing(state.row_max, ours_max) == 0
         assert differing(state.rescale, rescale) == 0
