@@ -11,6 +11,9 @@ xfailed. The failure message is the report: findings and the command that reruns
 
 Cases run in worker processes (sweep.py): as many as there are cores, ahead of pytest; under xdist, one for each of its
 processes. Verdicts are the same either way. --accuracy-record writes every Record, from the controlling process alone.
+
+With --accuracy-baseline FILE (or `accuracy_baseline = FILE` in pytest's configuration, below its root) a case that
+departs from that run fails too, with what drifted; cases that the file does not have are not held to it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from fa4verify.baseline import Baseline
     from fa4verify.runs import RunWriter
     from fa4verify.sweep import Workers
     from fa4verify.vocabulary import Case, Record, Suite
@@ -34,8 +38,12 @@ _OPTIONS = {
     "--accuracy-suite": ("SUITE", "verify this suite, by name or as a TOML file (default with -m accuracy: gate)"),
     "--accuracy-kernel": ("NAME", "run every case with this kernel: a name, or your own as package.module:attribute"),
     "--accuracy-select": ("EXPR", "only the cases that match, as in `fa4verify run --select`"),
+    "--accuracy-baseline": ("RUN", "a case that departs from this run file fails (`fa4verify baseline` makes one)"),
     "--accuracy-record": ("PATH", "write every Record to this new run file, for `fa4verify report`"),
 }
+
+
+_INI = "accuracy_baseline"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("accuracy", "numerical accuracy (fa4verify)")
     for option, (metavar, about) in _OPTIONS.items():
         group.addoption(option, metavar=metavar, default=None, help=about)
+    parser.addini(_INI, "run file that the cases of -m accuracy are held to, below the root folder", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +67,7 @@ class Accuracy:
     """One pytest process that verifies cases."""
 
     suite: Suite
+    baseline: Baseline | None = None
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -70,6 +80,7 @@ class Accuracy:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Load the suite; what is wrong with it is a usage error."""
+        from fa4verify.baseline import Baseline
         from fa4verify.plan import BadRequest, header_of, plan
         from fa4verify.runs import RunFileError, RunWriter
 
@@ -83,11 +94,22 @@ class Accuracy:
                 select=option("--accuracy-select"),
                 budgets=self._worker is None,
             )
+            header = header_of(self.suite, option("--accuracy-kernel"))
+            if found := self._baseline_file():
+                self.baseline = Baseline(found, header)
             if option("--accuracy-record") and self._worker is None:
-                header = header_of(self.suite, option("--accuracy-kernel"))
                 self._writer = RunWriter(Path(option("--accuracy-record")), header).__enter__()
         except (BadRequest, RunFileError) as error:
             raise pytest.UsageError(str(error)) from error
+
+        asked = option("--accuracy-baseline")
+        if asked and self.baseline and not any(case.id in self.baseline for case in self.suite.cases):
+            raise pytest.UsageError(f"{asked}: has none of the cases of {self.suite.name}")
+
+    def _baseline_file(self) -> Path | None:
+        """Return what was asked for; what pytest's configuration names stands below its root."""
+        asked, named = self.config.getoption("--accuracy-baseline"), self.config.getini(_INI)
+        return Path(asked) if asked else self.config.rootpath / named if named else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -179,6 +201,8 @@ class CaseItem(pytest.Item):
         """Verify the case and translate its outcome."""
         self.record = self.door.record(self.case)
         outcome, findings = self.record.verdict.outcome, self.record.verdict.findings
+        if self.door.baseline is not None and (told := self.door.baseline.departs(self.record)):
+            raise NotPassed(self.record, told)
         if outcome == "SKIPPED":
             pytest.skip(findings[0].message)
         if outcome in ("FAIL", "INCONCLUSIVE") and self.door.suite.study is not None:
@@ -190,9 +214,12 @@ class CaseItem(pytest.Item):
         """Show the report instead of a traceback."""
         if not isinstance(excinfo.value, NotPassed):
             return super().repr_failure(excinfo, style)
-        record = excinfo.value.record
-        told = [finding.message for finding in record.verdict.findings if not finding.passed]
-        return "\n".join([f"{record.verdict.outcome} {record.case.id}", *told, f"again: {record.command}"])
+        from fa4verify.reports.page import block, text
+
+        record, departed = excinfo.value.record, excinfo.value.departed
+        told = [block(finding.message) for finding in record.verdict.findings if not finding.passed]
+        outcome = "DRIFTED" if departed and record.verdict.outcome == "PASS" else record.verdict.outcome
+        return "\n".join([f"{outcome} {text(record.case.id)}", *told, *departed, f"again: {block(record.command)}"])
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Name the item by its case."""
@@ -200,8 +227,8 @@ class CaseItem(pytest.Item):
 
 
 class NotPassed(Exception):  # noqa: N818 - a verdict, not an error of the program
-    """A case that did not pass; the Record says why."""
+    """A case that did not pass, or departs from the baseline; the Record and these lines say why."""
 
-    def __init__(self, record: Record) -> None:
-        super().__init__(f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
-        self.record = record
+    def __init__(self, record: Record, departed: tuple[str, ...] = ()) -> None:
+        super().__init__(departed[0] if departed else f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
+        self.record, self.departed = record, departed
