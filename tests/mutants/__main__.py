@@ -32,12 +32,19 @@ HALVES = {
 }
 
 
-def asked(which: str, mutants: tuple[str, ...] | None = None) -> dict[str, tuple[Case, ...]]:
-    """Return for each gate case its copies for the clean twin and all mutants, or for these."""
+def asked(which: str, mutants: tuple[str, ...] = ()) -> dict[str, tuple[Case, ...]]:
+    """Return for each gate case its copies for the clean twin and all mutants, or for these.
+
+    A case that repeats runs says nothing new of a kernel whose order is fixed: only the mutant it catches meets it.
+    """
     about, catches, name_of = HALVES[which]
-    names = [name_of(mutant) for mutant in mutants or ("clean", *about)]
-    chosen = dict.fromkeys(case_id for mutant in mutants or about for case_id in catches.get(mutant, ()))
-    return {case_id: tuple(cases.substitute_kernel((GATE[case_id],), name)[0] for name in names) for case_id in chosen}
+    mutants = mutants or tuple(about)
+    copies = {}
+    for case_id in dict.fromkeys(case_id for mutant in mutants for case_id in catches[mutant]):
+        case = GATE[case_id]
+        meet = [mutant for mutant in mutants if case.operation != "repeat" or case_id in catches[mutant]]
+        copies[case_id] = tuple(cases.substitute_kernel((case,), name_of(name))[0] for name in ("clean", *meet))
+    return copies
 
 
 def records(copies: dict[str, tuple[Case, ...]]) -> Iterator[Record]:
