@@ -217,7 +217,7 @@ def baseline_(path: Path, into: Path, /, *, quiet: bool = False) -> int:
     if into.exists():
         compare(into, path, told="line" if quiet else "all", leads_on=False)
     size = keep(run, into)
-    print(f"written: {into} ({len(run.records)} cases, {round(size / 1000)} kB)")
+    print(f"written: {into} ({len(run.records)} case{'' if len(run.records) == 1 else 's'}, {round(size / 1000)} kB)")
     return 0
 
 

@@ -98,7 +98,7 @@ def test_a_baseline_is_kept_small_told_against_the_last_one_and_refused_where_it
     assert main(["run", suite, "--workers", "1"]) == 0
     path = newest()
     assert main(["baseline", str(path), "kept/tiny.jsonl.xz"]) == 0
-    assert "written: kept/tiny.jsonl.xz (1 cases" in capfd.readouterr().out
+    assert "written: kept/tiny.jsonl.xz (1 case," in capfd.readouterr().out
     kept = Path("kept/tiny.jsonl.xz")
     assert main(["diff", str(kept), str(path)]) == 0
     assert "No regression: nothing changed" in capfd.readouterr().out
