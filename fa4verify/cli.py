@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fa4verify.sweep import Setup
     from fa4verify.vocabulary import Suite
 
 app = App(
@@ -61,6 +62,9 @@ def run(
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
     baseline: Path | None = None,
+    device: str = "auto",
+    require_gpu: bool = False,
+    tables: Path | None = None,
     json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -82,21 +86,32 @@ def run(
         Also write the report as this one HTML file.
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    device
+        Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
+        claimed, if a case needs one. On a GPU the truth is solved there too.
+    require_gpu
+        A case that is skipped for want of a GPU fails.
+    tables
+        A folder that `record-device` wrote: emulate the special-function unit of that device.
     json
         Print one JSON object instead: exit code, counts, what needs a look, files.
     quiet
         Print the headline only, and no progress.
     """
+    _use_tables(tables)
     from fa4verify.outcome import Past, tell
-    from fa4verify.plan import plan
+    from fa4verify.plan import admitted, placed, plan
     from fa4verify.runs import read
+    from fa4verify.sweep import Setup
 
     before = read(baseline) if baseline else None
 
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
-    chosen = plan(suite, kernel=kernel, select=select)
-    path = _sweep(chosen, kernel, out, workers, quiet=quiet)
+    chosen = plan(suite, kernel=kernel, select=select, budgets=False)
+    with placed(chosen, device) as place:
+        admitted(chosen, place)
+        path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
     only = {case.id for case in chosen.cases} if select else None
     past = Past(baseline, before, only) if baseline and before else None
     return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
@@ -313,19 +328,31 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, *, quiet: bool) -> Path:
+def _use_tables(folder: Path | None) -> None:
+    """Choose the tables of the special-function unit, before anything reads them."""
+    if folder is None:
+        return
+    from fa4verify.arithmetic import tables
+
+    try:
+        tables.use(folder)
+    except (OSError, ValueError) as error:
+        raise CycloptsError(msg=f"--tables: {error}") from error
+
+
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:
     """Verify the cases with a live bar, unless `quiet`, and return the run file."""
     from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
     from fa4verify.sweep import sweep
 
-    header = header_of(suite, kernel)
+    header = header_of(suite, kernel, gpu=(setup.device or "").startswith("cuda"))
     path = default_path(out / "runs", header)
     done = 0
     try:
         with RunWriter(path, header) as writer, Progress(len(suite.cases), console=_nowhere(quiet)) as progress:
-            for record in sweep(suite.cases, workers=workers):
+            for record in sweep(suite.cases, workers=workers, setup=setup):
                 progress.record(writer.write(record))
                 done += 1
     except KeyboardInterrupt as end:
