@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | races | exp2 | doctor`.
+"""The command line: `fa4verify run | list | report | diff | races | invariance | exp2 | admit | doctor` and more.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from fa4verify import __version__
+from fa4verify.admission.command import admit, choose_tables, record_device
 from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(exp2)
+app.command(admit)
+app.command(record_device, name="record-device")
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
@@ -98,7 +101,7 @@ def run(
     quiet
         Print the headline only, and no progress.
     """
-    _use_tables(tables)
+    choose_tables(tables)
     from fa4verify.outcome import Past, tell
     from fa4verify.plan import admitted, placed, plan
     from fa4verify.runs import read
@@ -251,6 +254,26 @@ def races(
 
 
 @app.command
+def invariance(kernel: str, /, *, device: str = "auto", matching: str = "", json: Path | None = None) -> int:
+    """Tell whether a sequence's bits depend on its neighbours, its padding, or what lay in the output before.
+
+    Parameters
+    ----------
+    kernel
+        One with FA4's varlen arguments: flash-attn-4 on a GPU, fa4@sm_90a ... on a CPU.
+    device
+        cuda:N, cpu, or auto: the first GPU that nobody has claimed, for a kernel that needs one.
+    matching
+        Only problems whose text (dtype, head dim, causal) contains this.
+    json
+        File for all findings.
+    """
+    from fa4verify.invariance import examine_all
+
+    return examine_all(kernel, device, matching=matching, file=json)
+
+
+@app.command
 def doctor() -> int:
     """Tell what is installed, which kernels can run here and why not the others, and if the arithmetic is sound."""
     from fa4verify.doctor import examine
@@ -312,10 +335,11 @@ def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
     from fa4verify.exp2.errors import SetError
+    from fa4verify.gpus import NoGpu
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 
-    return SuiteError, BadRequest, RunFileError, SetError
+    return SuiteError, BadRequest, RunFileError, SetError, NoGpu
 
 
 def _tell(message: str, code: int) -> int:
@@ -326,18 +350,6 @@ def _tell(message: str, code: int) -> int:
 def _at_least_one(value: int | None) -> None:
     if value is not None and value < 1:
         raise ValueError("must be at least 1")
-
-
-def _use_tables(folder: Path | None) -> None:
-    """Choose the tables of the special-function unit, before anything reads them."""
-    if folder is None:
-        return
-    from fa4verify.arithmetic import tables
-
-    try:
-        tables.use(folder)
-    except (OSError, ValueError) as error:
-        raise CycloptsError(msg=f"--tables: {error}") from error
 
 
 def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:

@@ -181,8 +181,10 @@ def admit(suite: Suite, *, device: str | None = None) -> None:
             seen.add(problem)
             # Repeated runs are judged by their bits, and a constant repeats as well as attention.
             reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case, device)
-        except kernels.NoDevice:  # of the baseline: here the case is skipped anyway
-            continue
+        except kernels.Unsupported as reason:
+            if kernels.needs_gpu(case.baseline or ""):  # not here, or not on this device: the case will be SKIPPED
+                continue
+            raise Inadmissible(f"{suite.name}: case {case.id}: its baseline declines it: {reason}") from reason
         except Inadmissible as reason:
             raise Inadmissible(f"{suite.name}: case {case.id}: {reason}") from reason
         except Exception as error:  # whatever drawing or solving raises: the suite asked for it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fa4verify.kernels.gpu.device import finished
+from fa4verify.kernels.gpu.device import finished, on_cuda
 from fa4verify.kernels.gpu.tensors import heads_first, leaves
 from fa4verify.vocabulary import Output
 
@@ -61,7 +61,8 @@ class FlexAttention:
         softcap: float = 0.0,
         softmax_scale: float | None = None,
     ) -> Output:
-        """Return dq, dk, dv by autograd."""
+        """Return dq, dk, dv by autograd; torch has no such backward on a CPU."""
+        on_cuda(f"the backward of {self.name}", q)
         given = leaves(q, k, v)
         with finished(q.device), torch.enable_grad():
             out, _ = _attention(*given, causal, window_size, softcap, softmax_scale)
