@@ -66,7 +66,7 @@ PROBLEMS = tuple(
 
 
 def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None = None) -> int:
-    """Examine every problem, print a line for each check; return 0 if all is equal, 1 if a bit differs, 3 if refused."""
+    """Examine every problem, print what came out; return 0 if all is equal, 1 if a bit differs, 3 if refused."""
     found: list[Finding] = []
     with ExitStack() as held:
         device = "cpu"
@@ -123,8 +123,8 @@ def _variants(
             batch = [*neighbours[:place], victim, *neighbours[place:]]
             joined = {name: torch.cat([one[name] for one in batch]) for name in victim}
             yield f"batch: place {place} of {FILL}, {word}", _tried(kernel, joined, problem, place)
-    lengths = [77, problem.seqlen, 130]
-    packed = [_cut(others[0], 77), victim, _cut(others[1], 130)]
+    before, after = min(77, problem.seqlen), min(130, problem.seqlen)
+    lengths, packed = [before, problem.seqlen, after], [_cut(others[0], before), victim, _cut(others[1], after)]
     yield (
         "varlen: between others",
         _tried(kernel, _packed(packed), problem, None, _offsets(lengths, victim["q"].device)),

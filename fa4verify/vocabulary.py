@@ -167,8 +167,8 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     One table for each combination of `tables`, a line for each value of `rows`, a column for each of `columns` and
     `values`. `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
-    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record, or a ratio of two metrics of
-    a tensor, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by.
+    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record, or a ratio of two of
+    them, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by.
     """
 
     rows: str
