@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.gpus import listed
 from fa4verify.kernels.interface import Kernel, UnknownKernel, Unsupported
 from fa4verify.kernels.user import UserKernel
 
@@ -130,6 +131,14 @@ def names() -> dict[str, str]:
 
 def availability(name: str) -> str | None:
     """Return None where the registered kernel can run here, else the reason why not."""
+    missing = _missing(name)
+    if missing is None and needs_gpu(name) and not listed():
+        return "needs a GPU: nvidia-smi lists none"
+    return missing
+
+
+def _missing(name: str) -> str | None:
+    """Return what is not installed, None if nothing is missing."""
     entry = _REGISTRY[name]
     missing = [package for package in (*entry.needs, entry.home.split(":")[0]) if find_spec(package) is None]
     if missing:
@@ -174,7 +183,7 @@ def kernel(name: str) -> Kernel:
         close = get_close_matches(name, _REGISTRY, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_REGISTRY)}"
         raise UnknownKernel(f"unknown kernel {name!r}; {hint} Your own kernel: package.module:attribute")
-    reason = availability(name)
+    reason = _missing(name)
     if reason:
         raise Unsupported(f"{name}: {reason}")
     module, attribute = _REGISTRY[name].home.split(":")

@@ -1,5 +1,6 @@
 """Each GPU kernel on a device, and the device's answers: skipped without one."""
 
+import msgspec
 import pytest
 import torch
 
@@ -8,6 +9,8 @@ from fa4verify.kernels.gpu.device import facts, is_fault
 from fa4verify.vocabulary import Shape
 from tests.kernels.gpu.test_on_cpu import case
 
+# Compilers warn of names of their own, in threads of their own.
+pytestmark = pytest.mark.filterwarnings("ignore")
 DEVICE = "cuda:0"
 FULL = Shape(1, 256, 256, 4, 4, 64, 64)
 
@@ -16,8 +19,6 @@ FULL = Shape(1, 256, 256, 4, 4, 64, 64)
 @pytest.mark.parametrize("operation", ["forward", "backward"])
 @pytest.mark.parametrize("kernel", [name for name in kernels.names() if kernels.needs_gpu(name) and name != "exp2-gpu"])
 def test_each_is_attention(kernel, operation):
-    import msgspec
-
     problem = msgspec.structs.replace(case(kernel, operation, deterministic=False), shape=FULL)
     record = flow.verify(problem, device=DEVICE)
     assert record.verdict.outcome == "PASS", record.verdict.findings
