@@ -252,6 +252,7 @@ def _start_worker(threads: int, logs: str, backward: bool, setup: Setup, kernels
     faulthandler.enable()
     os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"), NUMBA_NUM_THREADS=str(threads))
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each worker starts a pool of its own
     if setup.tables is not None:
         from fa4verify.arithmetic import tables
 
