@@ -90,9 +90,16 @@ def verify(case: Case, *, device: str | None = None, require_gpu: bool = False) 
         activity=dict(output.activity),
         checked=judgement.checked(case, output, truth),
         seconds=seconds,
-        provenance={**output.provenance, **truth.provenance},
+        provenance={**output.provenance, **_device_of(case, baseline), **truth.provenance},
         command=command(case),
     )
+
+
+def _device_of(case: Case, baseline: Output | None) -> dict[str, str]:
+    """Return what a baseline on a GPU says of its device."""
+    if baseline is None or case.baseline is None or not kernels.needs_gpu(case.baseline):
+        return {}
+    return {f"baseline {name}": text for name, text in baseline.provenance.items()}
 
 
 def _baselines(case: Case, inputs: Inputs, device: str | None) -> tuple[Output | None, Output | None]:

@@ -16,13 +16,13 @@ SHIPPED = json.loads(files("fa4verify.arithmetic").joinpath("mufu_tables.json").
 @pytest.mark.parametrize("name", ["ex2", "rcp", "lg2"])
 def test_the_shipped_rows_come_back(name):
     segments = getattr(derive, f"_{name}")(exhaust.model)
-    for number, segment in itertools.islice(enumerate(segments), 0, None, 21):
+    for number, segment in itertools.islice(enumerate(segments), 0, None, 31):
         assert derive._row(segment) == (SHIPPED[name][number], 0)
 
 
 def test_the_shipped_rows_of_tanh_come_back():
-    segments = derive._tanh(exhaust.model, SHIPPED["tanh_segment_bits"][:5])
-    for number, segment in itertools.islice(enumerate(segments), 0, None, 5):
+    segments = derive._tanh(exhaust.model, SHIPPED["tanh_segment_bits"][:3])
+    for number, segment in itertools.islice(enumerate(segments), 0, None, 3):
         assert derive._row(segment) == (SHIPPED["tanh"][number], 0)
 
 

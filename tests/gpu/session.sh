@@ -3,8 +3,9 @@
 #
 # Each step has its own time limit and log, OUT/STEP.log, and a failing one does not stop the others. Run files, reports
 # and recordings come back in OUT/results-STEP.tar.gz. From the root of the repository; nothing needs to be installed but
-# the dependencies. Steps, with what they take on an H200 with 16 cores (expected): smoke 100 s, tests 60 s, admit 60 s,
-# record 90 s, truth 40 s, invariance 60 s, compile 150 s, peers 200 s, fidelity 90 s, idle 150 s, loaded 60 s, release 300 s.
+# the dependencies. Steps, with what they should take on an H200 with 16 cores: smoke 75 s, features 110 s, tests 60 s, admit 60 s,
+# record 90 s, truth 40 s, invariance 90 s, compile 150 s, peers 200 s, fidelity 90 s, idle 150 s, loaded 60 s,
+# release 300 s.
 set -u
 out=$1
 shift
@@ -14,7 +15,7 @@ python=${PYTHON:-python3}
 
 limit() { # seconds of each step
   case $1 in
-    smoke) echo 170 ;; tests) echo 120 ;; admit) echo 150 ;; record) echo 200 ;; truth) echo 90 ;; invariance) echo 120 ;;
+    smoke) echo 150 ;; features) echo 200 ;; tests) echo 120 ;; admit) echo 150 ;; record) echo 200 ;; truth) echo 90 ;; invariance) echo 120 ;;
     compile) echo 300 ;; peers) echo 330 ;; fidelity) echo 200 ;; idle) echo 260 ;; loaded) echo 150 ;; release) echo 500 ;;
     *) echo 60 ;;
   esac
@@ -23,7 +24,8 @@ limit() { # seconds of each step
 step() {
   local into=$2
   case $1 in
-    smoke) $python -m tests.gpu.smoke ;;
+    smoke) $python -m tests.gpu.smoke devices fa4 sdpa standard truth functions exp2 faults ;;
+    features) $python -m tests.gpu.smoke flex fa4_features repeats invariance ;;
     tests) $python -m pytest -q -m gpu tests/kernels/gpu -p no:cacheprovider ;;
     admit) $python -m fa4verify admit --device cuda:0 --json "$into/admission.json" ;;
     record) $python -m fa4verify record-device "$into/tables" --device cuda:0; rm -rf "$into/tables/compiled" ;;
