@@ -1,4 +1,4 @@
-"""`python -m fa4verify` is `fa4verify`."""
+"""`python -m fa4verify`: the command line, where nothing was installed."""
 
 import sys
 

@@ -10,6 +10,7 @@ import pytest
 
 from fa4verify.baseline import keep
 from fa4verify.cases import load_suite
+from fa4verify.gpus import listed
 from fa4verify.plan import header_of
 from fa4verify.pytest_plugin import Accuracy, CaseItem, NotPassed
 from fa4verify.runs import Run, read
@@ -108,7 +109,9 @@ def opened(**options):
     """Return the plugin of a session with these options, `ini` for what pytest's configuration names."""
     named = options.pop("ini", "")
     given = {"--accuracy-suite": "tiny.toml"} | {f"--accuracy-{name}": value for name, value in options.items()}
-    config = SimpleNamespace(getoption=given.get, getini=lambda _: named, rootpath=Path.cwd(), workerinput={})
+    config = SimpleNamespace(
+        getoption=given.get, getini=lambda _: named, rootpath=Path.cwd(), workerinput={"accuracy_device": None}
+    )
     door = Accuracy(config)
     door.pytest_sessionstart()
     return door
@@ -167,6 +170,17 @@ budgets = ["o-relative"]
 kernel = "idle:attention"
 requires = ["rescales_skipped"]
 """
+
+
+def test_without_a_gpu_its_kernels_skip_with_the_reason_or_fail_if_one_is_required(repository):
+    if listed():
+        pytest.skip("there is a GPU")
+    chosen = ("--accuracy-suite", "tiny.toml", "--accuracy-kernel", "sdpa-math", "--accuracy-select", "kernel=standard")
+    result = repository(*chosen, "-rs")
+    result.assert_outcomes(skipped=1, passed=1)
+    result.stdout.fnmatch_lines(["*SKIPPED*runs on a GPU*"])
+    repository(*chosen, "--accuracy-require-gpu").assert_outcomes(failed=1, passed=1)
+    assert repository(*chosen, "--accuracy-device", "cuda:0").ret == 4  # a usage error
 
 
 def test_kernel_and_select_beside_their_own_tests_and_a_case_that_proves_nothing(repository, elsewhere):
