@@ -40,7 +40,7 @@ passes too.
 | mutant | what is wrong | gate fails it on | cheapest such case | FlashAttention's rule |
 |---|---|---|---|---|
 """,
-    "backward": """![The same for the backward](mutants-backward.svg)
+    "backward": """![The same for the backward, of which that rule says nothing](mutants-backward.svg)
 
 Each row is a backward that is wrong in one way behind a sound forward, run through every case with
 gradients that the suite `gate` holds for fa4-sm100 (a case that repeats runs says nothing new of a kernel whose order
