@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | races | exp2 | doctor`.
+"""The command line: `fa4verify run | list | report | diff | races | audit | exp2 | doctor`.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -233,6 +233,44 @@ def races(
     return race(
         chosen_case(kernel, case, suite), count=schedules, seed=seed, delete=delete, matching=matching, file=json
     )
+
+
+@app.command
+def audit(
+    *,
+    arch: list[str] | None = None,
+    config: list[str] | None = None,
+    all_: Annotated[bool, Parameter(name="--all")] = False,
+    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    fresh: bool = False,
+    json: bool = False,
+    write_contract: bool = False,
+) -> int:
+    """Read the numerics of the installed flash-attn-4 from its PTX and hold them to the contract (docs/audit.md).
+
+    Parameters
+    ----------
+    arch
+        Only this architecture (sm_100a); may be given again.
+    config
+        Only configurations with these words (d128 causal e4m3), of this pattern, or of this id.
+    all_
+        The whole grid instead of a part in which every pair of choices occurs.
+    workers
+        Processes that compile; by default one for each physical core.
+    fresh
+        Compile and read again, whatever is on disk.
+    json
+        Print one JSON object instead: exit code, counts, verdicts, facts with their lines of PTX.
+    write_contract
+        Make what is found the new contract.
+    """
+    from fa4verify import audit as door
+
+    asked = door.chosen(arch or (), config or (), every=all_)
+    if write_contract:
+        return door.write_contract(asked, workers=workers, fresh=fresh)
+    return door.audit(asked, workers=workers, fresh=fresh, json=json)
 
 
 @app.command
