@@ -245,6 +245,10 @@ def audit(
     fresh: bool = False,
     json: bool = False,
     write_contract: bool = False,
+    release: str | None = None,
+    against: str | None = None,
+    run: bool = False,
+    table: Path | None = None,
 ) -> int:
     """Read the numerics of the installed flash-attn-4 from its PTX and hold them to the contract (docs/audit.md).
 
@@ -264,9 +268,30 @@ def audit(
         Print one JSON object instead: exit code, counts, verdicts, facts with their lines of PTX.
     write_contract
         Make what is found the new contract.
+    release
+        Audit this release of flash-attn-4 (4.0.0b36), installed in an environment of its own, and tell what changed.
+    against
+        The release to compare it with; by default the one before it.
+    run
+        With `release`: also run five cases with both on the PTX machine and compare the results.
+    table
+        Compare every release of the package index with the one before and write this Markdown file; with `release`,
+        find out about these releases only (all others as they are known from earlier calls).
     """
     from fa4verify import audit as door
+    from fa4verify.plan import BadRequest
 
+    if release or table:
+        from fa4verify import changelog
+
+        picked = door.chosen(arch or (), config or (), every=True) if arch or config else changelog.compared()
+        if table:
+            from fa4verify.releases import write
+
+            return write(table, picked, workers=workers or 1, only=(release or "").split())
+        return changelog.compare(str(release), against, picked, workers=workers or 1, run=run, json=json)
+    if against or run:
+        raise BadRequest("audit: --against and --run are about a --release")
     asked = door.chosen(arch or (), config or (), every=all_)
     if write_contract:
         return door.write_contract(asked, workers=workers, fresh=fresh)

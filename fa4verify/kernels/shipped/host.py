@@ -20,6 +20,7 @@ import threading
 import warnings
 from contextlib import contextmanager
 from functools import wraps
+from importlib.metadata import version
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 _scope = threading.RLock()
 _ABSENT = object()
 CACHE = "compile_cache"
-# Names that releases before 4.0.0b36 (and the DSLs they need) lack: they ask torch.cuda for the SM count, which
+_READ = "4.0.0b36"  # the release whose names these are
+# Names that releases before it (and the DSLs they need) lack: they ask torch.cuda for the SM count, which
 # TorchOnDevice answers, have no copy of HardwareInfo, or no switch.
 _OLDER = {
     ("flash_attn.cute.interface", "get_num_sms_for_selection"),
@@ -180,6 +182,12 @@ def _labelling(of: Any) -> Callable[..., Any]:
     return labelled
 
 
+def _is_older() -> bool:
+    from packaging.version import Version
+
+    return Version(version("flash-attn-4")) < Version(_READ)
+
+
 @contextmanager
 def _replaced(replacements: list[tuple[Any, str, Any]]) -> Iterator[None]:
     """Set each attribute, and put back what was there."""
@@ -187,7 +195,7 @@ def _replaced(replacements: list[tuple[Any, str, Any]]) -> Iterator[None]:
     try:
         for owner, name, value in replacements:
             if not hasattr(owner, name):
-                if (getattr(owner, "__name__", ""), name) in _OLDER:
+                if (getattr(owner, "__name__", ""), name) in _OLDER and _is_older():
                     continue
                 raise InterfaceChanged(f"{getattr(owner, '__name__', type(owner).__name__)} has no {name}")
             before.append((owner, name, vars(owner).get(name, _ABSENT)))

@@ -124,7 +124,8 @@ def _start_worker() -> None:
 
 
 @cache
-def _stamp() -> str:
+def stamp() -> str:
+    """Return a digest of the extractor's own sources."""
     digest = hashlib.sha256()
     for name in _EXTRACTOR:
         digest.update(Path(str(import_module(name).__file__)).read_bytes())
@@ -136,7 +137,7 @@ def _path(one: Configuration) -> Path | None:
     from fa4verify.kernels.shipped.target import TARGETS
 
     folder = cache_folder(TARGETS[one.arch])
-    return None if folder is None else folder / f"audit-{_stamp()}" / f"{one.id}.json"
+    return None if folder is None else folder / f"audit-{stamp()}" / f"{one.id}.json"
 
 
 def _read(one: Configuration) -> Result | None:
