@@ -184,7 +184,8 @@ class Comparison(msgspec.Struct, frozen=True):
 def executed(before: str, after: str) -> list[Comparison]:
     """Run the five cases with both releases, each in a process of its own, and compare what they gave."""
     with tempfile.TemporaryDirectory() as place:
-        return compared_runs(*(outputs(release, Path(place, release)) for release in (before, after)), before, after)
+        old, new = (outputs(release, Path(place, release)) for release in (before, after))
+        return compared_runs(old, new, before, after)
 
 
 def outputs(release: str, folder: Path) -> dict[str, Tensors | str]:
