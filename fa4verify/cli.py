@@ -273,7 +273,7 @@ def audit(
     against
         The release to compare it with; by default the one before it.
     run
-        With `release`: also run five cases with both on the PTX machine and compare the results.
+        With `release` or `table`: also run five cases on the PTX machine and compare the results.
     table
         Compare every release of the package index with the one before and write this Markdown file; with `release`,
         find out about these releases only (all others as they are known from earlier calls).
@@ -288,7 +288,7 @@ def audit(
         if table:
             from fa4verify.releases import write
 
-            return write(table, picked, workers=workers or 1, only=(release or "").split())
+            return write(table, picked, workers=workers or 1, run=run, only=(release or "").split())
         return changelog.compare(str(release), against, picked, workers=workers or 1, run=run, json=json)
     if against or run:
         raise BadRequest("audit: --against and --run are about a --release")

@@ -43,8 +43,8 @@ _SHORT = {
 _HIDDEN = ("row_sum_order", "emulated_columns", "lse_offset")  # say again what another fact says, where that changed
 
 
-def write(path: Path, asked: Sequence[Configuration], *, workers: int, only: Sequence[str] = ()) -> int:
-    """Find out about releases, or about some only, and write the page.
+def write(path: Path, asked: Sequence[Configuration], *, workers: int, run: bool, only: Sequence[str] = ()) -> int:
+    """Find out about releases, or about some only, and write the page; `run` executes the five cases too.
 
     Raises
     ------
@@ -56,20 +56,23 @@ def write(path: Path, asked: Sequence[Configuration], *, workers: int, only: Seq
     except releases.Unreachable as error:
         raise BadRequest(f"audit: {error}") from error
     for release in known:
-        if (not only or release in only) and _kept(release) is None:
+        if only and release not in only:
+            continue
+        kept = _kept(release)
+        if kept is None or (run and any(one.kernels for one in kept.results.values()) and not _runs(release).exists()):
             print(f"{release} ...", flush=True)
-            _keep(_found(release, asked, workers))
+            _keep(_found(release, asked, workers, run=run))
     path.write_text(page(known), "utf-8")
     print(path)
     return 0
 
 
-def _found(release: str, asked: Sequence[Configuration], workers: int) -> Audited:
+def _found(release: str, asked: Sequence[Configuration], workers: int, *, run: bool) -> Audited:
     mine = releases.installed().get(releases.PACKAGE) == release
     try:
         found = changelog.audited(release, asked, workers=workers)
-        if any(one.kernels for one in found.results.values()):
-            changelog.outputs(release, releases.home() / "found" / f"{release}-{stamp()}")
+        if run and any(one.kernels for one in found.results.values()):
+            changelog.outputs(release, _runs(release))
     except BadRequest as error:
         found = Audited(release, {}, {}, problem=str(error))
     if not mine:
@@ -79,6 +82,11 @@ def _found(release: str, asked: Sequence[Configuration], workers: int) -> Audite
 
 def _place(release: str) -> Path:
     return releases.home() / "found" / f"{release}-{stamp()}.json"
+
+
+def _runs(release: str) -> Path:
+    """Return the folder of what the five cases gave; it does not depend on the extractor."""
+    return releases.home() / "found" / f"{release}-runs"
 
 
 def _kept(release: str) -> Audited | None:
@@ -148,7 +156,7 @@ def _row(found: Audited, before: Audited | None, notes: list[str]) -> str:
 def _same_bits(before: Audited | None, found: Audited, notes: list[str]) -> str:
     if before is None:
         return ""
-    folders = [releases.home() / "found" / f"{one.release}-{stamp()}" for one in (before, found)]
+    folders = [_runs(one.release) for one in (before, found)]
     if not all(folder.exists() for folder in folders):
         return "not run"
     old, new = (changelog.outputs(one.release, folder) for one, folder in zip((before, found), folders, strict=True))

@@ -1,5 +1,6 @@
 """Room 2: what is under test. Importing it loads no kernel."""
 
+from fa4verify.kernels.audited import audit
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, UnknownKernel, Unsupported
 from fa4verify.kernels.registry import availability, compile_ahead, kernel, names
@@ -10,6 +11,7 @@ __all__ = [
     "Kernel",
     "UnknownKernel",
     "Unsupported",
+    "audit",
     "availability",
     "compile_ahead",
     "kernel",

@@ -143,19 +143,28 @@ def contract_of(results: Iterable[Result], agreed: Mapping[str, str], provenance
     return Contract(dict(agreed), audited, refused, dict(provenance), kernels)
 
 
-def patterns(chosen: list[str], audited: Iterable[str]) -> tuple[str, ...]:
-    """Return the fewest patterns, greedily, that match the chosen ids and no other of the audited ones."""
-    others = set(audited) - set(chosen)
-    left, found = set(chosen), []
+def patterns(chosen: Iterable[str], audited: Iterable[str]) -> tuple[str, ...]:
+    """Return few patterns, greedily chosen, that match the chosen ids and no other of the audited ones."""
+    every = tuple(audited)
+    left = sum(1 << every.index(identity) for identity in chosen)
+    others = (1 << len(every)) - 1 - left
+    found = []
     while left:
         best, most = "", 0
-        for pattern in sorted({one for identity in sorted(left) for one in _generalised(identity)}, key=len):
-            matched = sum(fnmatchcase(identity, pattern) for identity in left)
-            if matched > most and not any(fnmatchcase(identity, pattern) for identity in others):
-                best, most = pattern, matched
+        first = every[(left & -left).bit_length() - 1]  # some pattern has to match it
+        for pattern in _generalised(first):
+            matched = _matched(pattern, every)
+            if not matched & others and (matched & left).bit_count() > most:
+                best, most = pattern, (matched & left).bit_count()
         found.append(best)
-        left = {identity for identity in left if not fnmatchcase(identity, best)}
+        left &= ~_matched(best, every)
     return tuple(sorted(found))
+
+
+@cache
+def _matched(pattern: str, identities: tuple[str, ...]) -> int:
+    """Return a bit for each id that the pattern matches."""
+    return sum(1 << at for at, identity in enumerate(identities) if fnmatchcase(identity, pattern))
 
 
 @cache
@@ -166,7 +175,7 @@ def _generalised(identity: str) -> tuple[str, ...]:
         "-".join((direction, *(part if keep else "*" for part, keep in zip(parts, chosen, strict=True))))
         for chosen in product((True, False), repeat=len(parts))
     }
-    return tuple(sorted(made))
+    return tuple(sorted(made, key=lambda pattern: (len(pattern), pattern)))
 
 
 def text_of(contract: Contract) -> str:

@@ -99,11 +99,11 @@ def score_gradient(graph: Graph, product: Node, position: int) -> list[tuple[Nod
     if not (isinstance(other, Node) and other.is_a("sub", "add", "fma")):
         return []
     found: list[tuple[Node, ...]] = []
-    for user, _ in graph.users(product):
+    for user, _ in graph.takers(product):
         if is_conversion(user):
             found.append((other, product, user))
         elif user.is_a("mul"):
-            found += [(other, product, user, one) for one, _ in graph.users(user) if is_conversion(one)]
+            found += [(other, product, user, one) for one, _ in graph.takers(user) if is_conversion(one)]
     return found
 
 

@@ -69,11 +69,13 @@ def _of_entry(entry: Entry, parameters: Mapping[str, bytes] | None) -> tuple[str
     weights = [one for one in found if one.role == "weight"]
     logarithm = any(node.is_a("lg2") for node in graph.nodes)
     if weights and logarithm:
-        facts = {**softmax_facts(graph), **finishing_facts(graph, weights)}
-        facts["log2e"] = scale_fact(graph, steps(graph, weights), parameters)
+        all_steps = steps(graph, weights)
+        rescales = [one for one in found if one.role == "rescale"]
+        facts = {**softmax_facts(graph, all_steps, rescales), **finishing_facts(graph, weights)}
+        facts["log2e"] = scale_fact(graph, all_steps, parameters)
         return "forward", {**facts, **memory_facts(graph)}
     if weights:
-        return "backward", {**gradient_facts(graph), **memory_facts(graph)}
+        return "backward", {**gradient_facts(graph, weights), **memory_facts(graph)}
     if found or logarithm:
         return "combine", {}
     before = preprocess_facts(graph)

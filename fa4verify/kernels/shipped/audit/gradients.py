@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fa4verify.kernels.shipped.audit.exponentials import exponentials, is_conversion, score_gradient
+from fa4verify.kernels.shipped.audit.exponentials import is_conversion, score_gradient
 from fa4verify.kernels.shipped.audit.facts import NONE, Fact, Facts, found, hexadecimal, missing
 from fa4verify.kernels.shipped.audit.softmax import evaluation_facts
 from fa4verify.kernels.shipped.audit.values import Node
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 _FLOATS = (".f32", ".f16", ".bf16", ".f64", ".f16x2", ".bf16x2")
 
 
-def gradient_facts(graph: Graph) -> Facts:
+def gradient_facts(graph: Graph, weights: list[Exponential]) -> Facts:
     """Return the facts of a kernel that computes gradients."""
-    weights = [one for one in exponentials(graph) if one.role == "weight"]
     if not weights:
         return dict.fromkeys(("ex2", "p_conversion", "ds_conversion"), missing("an exponential that is converted to P"))
     converted = [user for one in weights for user, _ in graph.users(one.node) if is_conversion(user)]

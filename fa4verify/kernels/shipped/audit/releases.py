@@ -191,6 +191,8 @@ def _done(command: list[str], what: str, env: dict[str, str] | None = None) -> s
         text = told.stderr + told.stdout
         if any(word in text for word in _OFFLINE):
             raise Unreachable(f"the package index cannot be reached ({what}): a release has to be fetched once")
+        if "No matching distribution" in text:
+            raise Unreachable(f"the package index has nothing for it: {_last_line(told.stderr)}")
         raise Unreachable(f"{what}: {_last_line(told.stderr) or told.returncode}")
     return told.stdout
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fa4verify.kernels.shipped.audit.exponentials import accumulators, exponentials, is_conversion, of_floats
+from fa4verify.kernels.shipped.audit.exponentials import accumulators, is_conversion, of_floats
 from fa4verify.kernels.shipped.audit.facts import (
     NONE,
     Fact,
@@ -60,15 +60,13 @@ class Step:
         return tuple(ranks[at] for at in range(len(self.weights)))
 
 
-def softmax_facts(graph: Graph) -> Facts:
+def softmax_facts(graph: Graph, all_steps: list[Step], rescales: list[Exponential]) -> Facts:
     """Return the facts of the exponentials and of the online softmax of a forward kernel."""
-    found_here = exponentials(graph)
-    weights = [one for one in found_here if one.role == "weight"]
+    weights = [one for step in all_steps for one in step.weights]
     if not weights:
         return dict.fromkeys(
             ("exponentials", "ex2", "tau", "offset", "p_conversion"), missing("no exponential that is converted to P")
         )
-    all_steps = steps(graph, weights)
     return {
         **evaluation_facts(weights),
         "p_conversion": _conversions(graph, weights),
@@ -78,7 +76,7 @@ def softmax_facts(graph: Graph) -> Facts:
         "exponentials": _count(all_steps),
         "emulated_columns": _emulated_columns(all_steps),
         "offset": _offset(graph, all_steps),
-        **_rescale(graph, [one for one in found_here if one.role == "rescale"]),
+        **_rescale(graph, rescales),
         **_maximum(graph, all_steps),
         **row_sums(graph, all_steps),
     }

@@ -102,6 +102,11 @@ class Graph:
                 of_half = tuple(_value(one, half, index) for one in taken if not isinstance(one, Address))
                 self._node(Node(opcode, of_half, statement, index, half, pair=True), results[0], (half,))
             return
+        if opcode == "selp.b64" and results:
+            for half in (0, 1):
+                chosen = tuple(_value(one, half if at < 2 else 0, index) for at, one in enumerate(taken))
+                self._node(Node(opcode, chosen, statement, index, half), results[0], (half,))
+            return
         values = tuple(_value(one, half, index) for one in taken for half in _halves(one))
         for lane, register in enumerate(results):
             self._node(Node(opcode, values, statement, index, lane), register, _halves(register))
@@ -193,6 +198,19 @@ class Graph:
     def users(self, node: Node) -> list[tuple[Node, int]]:
         """Return the nodes that take this one, and as which operand."""
         return self._users.get(id(node), [])
+
+    def takers(self, node: Node) -> list[tuple[Node, int]]:
+        """Return the users of a node, choices (`selp`) looked through: what may take it in the end."""
+        found: list[tuple[Node, int]] = []
+        waiting, seen = [node], {node}
+        while waiting:
+            for user, position in self.users(waiting.pop()):
+                if not user.is_a("selp") or position == 2:
+                    found.append((user, position))
+                elif user not in seen:
+                    seen.add(user)
+                    waiting.append(user)
+        return found
 
     def behind(self, node: Node, through: Callable[[Node], bool]) -> set[Node]:
         """Return the nodes that a value is made of, walking back through those that `through` allows.
