@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | races | audit | exp2 | doctor`.
+"""The command line: `fa4verify run | list | report | diff | races | audit | exp2 | doctor` and more.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from fa4verify import __version__
+from fa4verify.admission.command import admit, choose_tables, record_device
 from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fa4verify.sweep import Setup
     from fa4verify.vocabulary import Suite
 
 app = App(
@@ -36,6 +38,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(exp2)
+app.command(admit)
+app.command(record_device, name="record-device")
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
@@ -61,6 +65,9 @@ def run(
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
     baseline: Path | None = None,
+    device: str = "auto",
+    require_gpu: bool = False,
+    tables: Path | None = None,
     json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -82,21 +89,32 @@ def run(
         Also write the report as this one HTML file.
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    device
+        Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
+        claimed, if a case needs one. On a GPU the truth is solved there too.
+    require_gpu
+        A case that is skipped for want of a GPU fails.
+    tables
+        A folder that `record-device` wrote: emulate the special-function unit of that device.
     json
         Print one JSON object instead: exit code, counts, what needs a look, files.
     quiet
         Print the headline only, and no progress.
     """
+    choose_tables(tables)
     from fa4verify.outcome import Past, tell
-    from fa4verify.plan import plan
+    from fa4verify.plan import admitted, placed, plan
     from fa4verify.runs import read
+    from fa4verify.sweep import Setup
 
     before = read(baseline) if baseline else None
 
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
-    chosen = plan(suite, kernel=kernel, select=select)
-    path = _sweep(chosen, kernel, out, workers, quiet=quiet)
+    chosen = plan(suite, kernel=kernel, select=select, budgets=False)
+    with placed(chosen, device) as place:
+        admitted(chosen, place)
+        path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
     only = {case.id for case in chosen.cases} if select else None
     past = Past(baseline, before, only) if baseline and before else None
     return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
@@ -299,6 +317,26 @@ def audit(
 
 
 @app.command
+def invariance(kernel: str, /, *, device: str = "auto", matching: str = "", json: Path | None = None) -> int:
+    """Tell whether a sequence's bits depend on its neighbours, its padding, or what lay in the output before.
+
+    Parameters
+    ----------
+    kernel
+        One with FA4's varlen arguments: flash-attn-4 on a GPU, fa4@sm_90a ... on a CPU.
+    device
+        cuda:N, cpu, or auto: the first GPU that nobody has claimed, for a kernel that needs one.
+    matching
+        Only problems whose text (dtype, head dim, causal) contains this.
+    json
+        File for all findings.
+    """
+    from fa4verify.invariance import examine_all
+
+    return examine_all(kernel, device, matching=matching, file=json)
+
+
+@app.command
 def doctor() -> int:
     """Tell what is installed, which kernels can run here and why not the others, and if the arithmetic is sound."""
     from fa4verify.doctor import examine
@@ -360,10 +398,11 @@ def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
     from fa4verify.exp2.errors import SetError
+    from fa4verify.gpus import NoGpu
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 
-    return SuiteError, BadRequest, RunFileError, SetError
+    return SuiteError, BadRequest, RunFileError, SetError, NoGpu
 
 
 def _tell(message: str, code: int) -> int:
@@ -376,19 +415,19 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, *, quiet: bool) -> Path:
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:
     """Verify the cases with a live bar, unless `quiet`, and return the run file."""
     from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
     from fa4verify.sweep import sweep
 
-    header = header_of(suite, kernel)
+    header = header_of(suite, kernel, gpu=(setup.device or "").startswith("cuda"))
     path = default_path(out / "runs", header)
     done = 0
     try:
         with RunWriter(path, header) as writer, Progress(len(suite.cases), console=_nowhere(quiet)) as progress:
-            for record in sweep(suite.cases, workers=workers):
+            for record in sweep(suite.cases, workers=workers, setup=setup):
                 progress.record(writer.write(record))
                 done += 1
     except KeyboardInterrupt as end:

@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 ADMISSION_ROWS = 32
 
 
-def verify(case: Case) -> Record:
+def verify(case: Case, *, device: str | None = None, require_gpu: bool = False) -> Record:
     """Take one case through all rooms.
 
     Parameters
     ----------
     case
         What to verify; `case.kernel` names the kernel.
+    device
+        Where a GPU kernel or a user's own runs, and where the truth is solved if it is a GPU with fast float64:
+        "cuda:0", "cpu", or None: nowhere, so that GPU kernels are SKIPPED.
+    require_gpu
+        FAIL instead of SKIPPED where it is for want of a GPU.
 
     Returns
     -------
@@ -57,20 +62,22 @@ def verify(case: Case) -> Record:
         with timed("draw"):
             inputs = cases.draw(case)
         if case.operation == "repeat":
-            return _repeated(case, inputs, timed, seconds)
+            return _repeated(case, inputs, timed, seconds, device)
         if case.operation == "audit":
             return _audited(case, timed, seconds)
         with timed("run"):
-            output = kernels.run(case, inputs)
+            output = kernels.run(case, inputs, device=device)
         with timed("baseline"):
-            baseline, reordered = _baselines(case, inputs)
+            baseline, reordered = _baselines(case, inputs, device)
         with timed("solve"):
-            truth = references.solve(case, inputs)
+            truth = references.solve(case, inputs, device=device)
         with timed("measure"):
             metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)
+    except kernels.NoDevice as reason:
+        return closed("FAIL" if require_gpu else "SKIPPED", str(reason))
     except kernels.Unsupported as reason:
         return closed("SKIPPED", str(reason))
     except kernels.ContractViolation as violation:
@@ -85,36 +92,48 @@ def verify(case: Case) -> Record:
         activity=dict(output.activity),
         checked=judgement.checked(case, output, truth),
         seconds=seconds,
-        provenance={**output.provenance, **truth.provenance},
+        provenance={**output.provenance, **_device_of(case, baseline), **truth.provenance},
         command=command(case),
     )
 
 
-def _baselines(case: Case, inputs: Inputs) -> tuple[Output | None, Output | None]:
+def _device_of(case: Case, baseline: Output | None) -> dict[str, str]:
+    """Return what a baseline on a GPU says of its device."""
+    if baseline is None or case.baseline is None or not kernels.needs_gpu(case.baseline):
+        return {}
+    return {f"baseline {name}": text for name, text in baseline.provenance.items()}
+
+
+def _baselines(case: Case, inputs: Inputs, device: str | None) -> tuple[Output | None, Output | None]:
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
-    baseline = _run_as(case.baseline, case, inputs) if case.baseline else None
-    return baseline, _run_as("standard", case, inputs, reorder_ops=True) if case.operation == "forward" else None
+    baseline = _run_as(case.baseline, case, inputs, device) if case.baseline else None
+    reordered = _run_as("standard", case, inputs, None, reorder_ops=True) if case.operation == "forward" else None
+    return baseline, reordered
 
 
-def _run_as(kernel: str, case: Case, inputs: Inputs, **options: bool) -> Output:
+def _run_as(kernel: str, case: Case, inputs: Inputs, device: str | None, **options: bool) -> Output:
     """Run another kernel on the inputs of a case."""
-    return kernels.run(msgspec.structs.replace(case, kernel=kernel, options=options), inputs)
+    return kernels.run(msgspec.structs.replace(case, kernel=kernel, options=options), inputs, device=device)
 
 
 def _repeated(
-    case: Case, inputs: Inputs, timed: Callable[[str], AbstractContextManager[None]], seconds: dict[str, float]
+    case: Case,
+    inputs: Inputs,
+    timed: Callable[[str], AbstractContextManager[None]],
+    seconds: dict[str, float],
+    device: str | None,
 ) -> Record:
     """Run the case again and again, then its twin in random orders; without `deterministic`, also solve for RMSE."""
     truth = ordered = no_twin = twins = None
     if not case.deterministic:
         with timed("solve"):
-            truth = references.solve(msgspec.structs.replace(case, operation="backward"), inputs)
+            truth = references.solve(msgspec.structs.replace(case, operation="backward"), inputs, device=device)
     with timed("run"):
-        runs = judgement.observe(kernels.repeat(case, inputs), truth)
+        runs = judgement.observe(kernels.repeat(case, inputs, device=device), truth)
         if not case.deterministic:
             flagged = msgspec.structs.replace(case, deterministic=True, runs=1)
             with suppress(kernels.Unsupported):  # the case is about what happens without the flag
-                ordered = judgement.observe(kernels.repeat(flagged, inputs), truth)
+                ordered = judgement.observe(kernels.repeat(flagged, inputs, device=device), truth)
     with timed("shuffle"):
         try:
             twins = judgement.observe(kernels.shuffled(case, inputs))
@@ -160,7 +179,7 @@ class VacuousBudget(Inadmissible):
     """A case whose budgets an output would pass that nobody would call attention; the message says which."""
 
 
-def admit(suite: Suite) -> None:
+def admit(suite: Suite, *, device: str | None = None) -> None:
     """Refuse a suite in which zeros, a constant or random numbers of the right scale would pass a case.
 
     Refuse one too whose inputs cannot be drawn or solved, or whose truth has no finite number. Every distinct problem
@@ -181,7 +200,11 @@ def admit(suite: Suite) -> None:
                 continue
             seen.add(problem)
             # Repeated runs are judged by their bits, and a constant repeats as well as attention.
-            reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case)
+            reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case, device)
+        except kernels.Unsupported as reason:
+            if kernels.needs_gpu(case.baseline or ""):  # not here, or not on this device: the case will be SKIPPED
+                continue
+            raise Inadmissible(f"{suite.name}: case {case.id}: its baseline declines it: {reason}") from reason
         except Inadmissible as reason:
             raise Inadmissible(f"{suite.name}: case {case.id}: {reason}") from reason
         except Exception as error:  # whatever drawing or solving raises: the suite asked for it
@@ -191,7 +214,7 @@ def admit(suite: Suite) -> None:
             raise VacuousBudget(f"{suite.name}: case {case.id}: {reasons[0]}")
 
 
-def _admissible(case: Case) -> list[str]:
+def _admissible(case: Case, device: str | None) -> list[str]:
     small, inputs = cases.last_rows(case, cases.draw(case), ADMISSION_ROWS)
     truth = references.solve(small, inputs)
     # Rows without keys have a finite O, 0; a truth without a finite number comes from inputs that are none.
@@ -199,6 +222,6 @@ def _admissible(case: Case) -> list[str]:
     if known and not any(np.isfinite(tensor).any() for tensor in known):
         raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
     # FlashAttention's rule is no budget, so the baseline alone is enough.
-    baseline = _run_as(case.baseline, small, inputs) if case.baseline else None
+    baseline = _run_as(case.baseline, small, inputs, device) if case.baseline else None
     baseline_metrics = judgement.measure(small, baseline, truth) if baseline else {}
     return judgement.admit(small, truth, baseline_metrics, baseline)

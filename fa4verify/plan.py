@@ -6,16 +6,19 @@ or raises BadRequest with one line for the user. The command line and the pytest
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fa4verify import __version__, cases, devices, kernels
+from fa4verify import __version__, cases, devices, gpus, kernels
 from fa4verify.runs import RunHeader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fa4verify.vocabulary import Case, Suite
 
 
@@ -46,16 +49,46 @@ def plan(source: str, *, kernel: str | None = None, select: str | None = None, b
     except (cases.SuiteError, kernels.UnknownKernel) as error:
         raise BadRequest(str(error)) from error
     if budgets:
-        from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
-
-        try:
-            admit(suite)
-        except Inadmissible as error:
-            raise BadRequest(str(error)) from error
+        admitted(suite)
     return suite
 
 
-def header_of(suite: Suite, kernel: str | None) -> RunHeader:
+def admitted(suite: Suite, device: str | None = None) -> None:
+    """Try the budgets on trivial outputs; BadRequest where one would pass."""
+    from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
+
+    try:
+        admit(suite, device=device)
+    except Inadmissible as error:
+        raise BadRequest(str(error)) from error
+
+
+@contextmanager
+def placed(suite: Suite, wanted: str) -> Iterator[str | None]:
+    """Hold the device of a run while it lasts; yield its name for torch, None where GPU kernels have none.
+
+    Parameters
+    ----------
+    suite
+        The cases: "auto" claims a GPU only if one of their kernels or baselines is for one, and there is one.
+    wanted
+        "auto", "cpu", "cuda" or "cuda:N".
+    """
+    names = {name for case in suite.cases for name in (case.kernel, case.baseline) if name}
+    if wanted == "cpu":
+        yield wanted
+    elif wanted == "auto" and not (any(map(kernels.needs_gpu, names)) and gpus.listed()):
+        yield None
+    else:
+        with ExitStack() as held:
+            try:
+                device = held.enter_context(gpus.claim(wanted))
+            except gpus.NoGpu as error:
+                raise BadRequest(str(error)) from error
+            yield device
+
+
+def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHeader:
     """Return the header of a run that starts now, in this folder's checkout, on this machine."""
     return RunHeader(
         date=datetime.now(UTC),
@@ -65,7 +98,7 @@ def header_of(suite: Suite, kernel: str | None) -> RunHeader:
         machine=devices.machine_slug(),
         kernel=kernel,
         study=suite.study,
-        fingerprint=devices.fingerprint(),
+        fingerprint=devices.fingerprint(gpus=gpu),
         asked=tuple(case.id for case in suite.cases),
     )
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from fa4verify.runs import RunWriter
-    from fa4verify.sweep import Workers
+    from fa4verify.sweep import Setup, Workers
     from fa4verify.vocabulary import Case, Record, Suite
 
 _OPTIONS = {
     "--accuracy-suite": ("SUITE", "verify this suite, by name or as a TOML file (default with -m accuracy: gate)"),
     "--accuracy-kernel": ("NAME", "run every case with this kernel: a name, or your own as package.module:attribute"),
     "--accuracy-select": ("EXPR", "only the cases that match, as in `fa4verify run --select`"),
+    "--accuracy-device": ("DEVICE", "where GPU kernels run: cuda:N, cpu or auto (default), as in `fa4verify run`"),
     "--accuracy-record": ("PATH", "write every Record to this new run file, for `fa4verify report`"),
 }
 
@@ -43,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("accuracy", "numerical accuracy (fa4verify)")
     for option, (metavar, about) in _OPTIONS.items():
         group.addoption(option, metavar=metavar, default=None, help=about)
+    group.addoption("--accuracy-require-gpu", action="store_true", help="a case skipped for want of a GPU fails")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,11 +69,13 @@ class Accuracy:
         self._workers: Workers | None = None
         self._ahead: Iterator[Record] = iter(())
         self._done: dict[str, Record] = {}
+        self._held = ExitStack()
+        self.device: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Load the suite; what is wrong with it is a usage error."""
-        from fa4verify.plan import BadRequest, header_of, plan
+        from fa4verify.plan import BadRequest, admitted, header_of, placed, plan
         from fa4verify.runs import RunFileError, RunWriter
 
         if os.getcwd() not in sys.path:  # noqa: PTH109 - an entry of sys.path is text
@@ -81,13 +86,28 @@ class Accuracy:
                 option("--accuracy-suite") or "gate",
                 kernel=option("--accuracy-kernel"),
                 select=option("--accuracy-select"),
-                budgets=self._worker is None,
+                budgets=False,
             )
+            if self._worker is None:
+                self.device = self._held.enter_context(placed(self.suite, option("--accuracy-device") or "auto"))
+                admitted(self.suite, self.device)
+            else:  # what the controlling process has claimed for all
+                self.device = self._worker["accuracy_device"]
             if option("--accuracy-record") and self._worker is None:
-                header = header_of(self.suite, option("--accuracy-kernel"))
+                header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
                 self._writer = RunWriter(Path(option("--accuracy-record")), header).__enter__()
         except (BadRequest, RunFileError) as error:
             raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell one of xdist's workers which device is ours."""
+        node.workerinput["accuracy_device"] = self.device
+
+    def _setup(self) -> Setup:
+        from fa4verify.sweep import Setup
+
+        return Setup(self.device, self.config.getoption("--accuracy-require-gpu"))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -100,9 +120,11 @@ class Accuracy:
         from fa4verify.sweep import Workers, default_workers, sweep
 
         if self._worker is None:
-            self._ahead = sweep(item.case for item in session.items if isinstance(item, CaseItem))
+            cases = [item.case for item in session.items if isinstance(item, CaseItem)]
+            self._ahead = sweep(cases, setup=self._setup())
         else:
-            self._workers = Workers(1, threads=max(1, default_workers() // self._worker["workercount"]))
+            threads = max(1, default_workers() // self._worker["workercount"])
+            self._workers = Workers(1, threads=threads, setup=self._setup())
 
     def record(self, case: Case) -> Record:
         """Return the Record of a case; without xdist the other cores work ahead on the next ones."""
@@ -115,7 +137,7 @@ class Accuracy:
             if case.id in self._done:
                 break
         if case.id not in self._done:  # asked for a second time, by a plugin that reruns failures
-            self._done[case.id] = next(sweep([case], workers=1))
+            self._done[case.id] = next(sweep([case], workers=1, setup=self._setup()))
         return self._done.pop(case.id)
 
     @pytest.hookimpl(wrapper=True)
@@ -151,6 +173,7 @@ class Accuracy:
             self._workers.stop()
         if self._writer is not None:
             self._writer.__exit__(None, None, None)
+        self._held.close()
 
 
 class SuiteCollector(pytest.Collector):

@@ -49,7 +49,9 @@ TENSORS = {
     "repeat": ("o", "lse", "dq", "dk", "dv"),
     "audit": (),  # what it is judged on is no tensor: docs/audit.md
 }
+# Bit by bit against the baseline's output: elements unlike, share of equal ones, largest distance in ulp.
 BITS = "bits_unlike_baseline"
+OF_BITS = (BITS, "equal_to_baseline", "ulp_from_baseline")
 METRICS = (
     "rmse",
     "truth_rms",
@@ -71,7 +73,7 @@ METRICS = (
     "nonfinite_mismatches",
     "keyless_rows_not_zero",
     "elements",
-    BITS,
+    *OF_BITS,
     "fa_rule_value",
     "fa_rule_limit",
 )
@@ -133,7 +135,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `options` are keyword arguments of the kernel beyond FlashAttention's own (degree, rescale_threshold, ...);
     `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE; `substituted` says
     that the kernel stands in place of the suite's own (`--kernel`). `deterministic` and `lse_gradient` (the loss also
-    depends on LSE) are for backward and repeat, `runs` for repeat.
+    depends on LSE) are for backward and repeat, `runs` and `loaded` (a GPU's second stream is kept busy) for repeat.
     """
 
     id: str
@@ -150,6 +152,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deterministic: bool = True
     lse_gradient: bool = False
     runs: int = 20
+    loaded: bool = False
     options: dict[str, Any] = {}
     seed: int = 0
     baseline: str | None = None
@@ -165,8 +168,8 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     One table for each combination of `tables`, a line for each value of `rows`, a column for each of `columns` and
     `values`. `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
-    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record. `relative_to` is the row
-    whose value the ratios divide by.
+    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record, or a ratio of two of
+    them, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by.
     """
 
     rows: str

@@ -74,7 +74,7 @@ def test_what_a_kernel_does_becomes_a_verdict(kernel, outcome, words):
 
 
 def test_a_fault_of_ours_is_not_a_verdict_on_the_kernel(monkeypatch):
-    def broken(case, inputs):
+    def broken(case, inputs, *, device):
         raise ZeroDivisionError("in the reference")
 
     monkeypatch.setattr(flow.references, "solve", broken)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fa4verify.gpus import listed
 from fa4verify.pytest_plugin import CaseItem, NotPassed
 from fa4verify.runs import read
 from fa4verify.vocabulary import Case, Distribution, Finding, Record, Study, Suite, Verdict
@@ -102,6 +103,17 @@ budgets = ["o-relative"]
 kernel = "idle:attention"
 requires = ["rescales_skipped"]
 """
+
+
+def test_without_a_gpu_its_kernels_skip_with_the_reason_or_fail_if_one_is_required(repository):
+    if listed():
+        pytest.skip("there is a GPU")
+    chosen = ("--accuracy-suite", "tiny.toml", "--accuracy-kernel", "sdpa-math", "--accuracy-select", "kernel=standard")
+    result = repository(*chosen, "-rs")
+    result.assert_outcomes(skipped=1, passed=1)
+    result.stdout.fnmatch_lines(["*SKIPPED*runs on a GPU*"])
+    repository(*chosen, "--accuracy-require-gpu").assert_outcomes(failed=1, passed=1)
+    assert repository(*chosen, "--accuracy-device", "cuda:0").ret == 4  # a usage error
 
 
 def test_kernel_and_select_beside_their_own_tests_and_a_case_that_proves_nothing(repository, elsewhere):

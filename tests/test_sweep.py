@@ -5,9 +5,11 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
-from fa4verify.sweep import Workers, _cause, _last_words, default_workers, sweep
+from fa4verify.sweep import Setup, Workers, _cause, _last_words, default_workers, sweep
 from fa4verify.vocabulary import Budget, Case, Distribution, Shape
 
 BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.02, "a few bf16 unit roundoffs (2^-8)")
@@ -61,6 +63,20 @@ def test_what_a_kernel_does_costs_its_own_record_only(tmp_path, monkeypatch):
         assert record.case.id in record.command
     with pytest.raises(ProcessLookupError):  # the worker that timed out is dead
         os.kill(int(Path("hanging").read_text()), 0)
+
+
+def test_a_worker_whose_device_is_lost_hands_over_its_record_and_is_replaced(tmp_path, monkeypatch):
+    """A torch without CUDA stands for a context that is gone: nothing on the device answers."""
+    if torch.cuda.is_available():
+        pytest.skip("here the device answers")
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    cases = [msgspec.structs.replace(case("good"), id=f"case-{i}") for i in range(2)]
+    records = list(sweep([*cases, case("standard")], workers=1, setup=Setup("cuda:0")))
+    assert [record.verdict.outcome for record in records] == ["CRASHED", "CRASHED", "PASS"]
+    for record in records[:2]:
+        assert record.verdict.findings[0].message.startswith("run: ")  # the case's own words, not "the worker died"
+        assert "draw" in record.seconds
 
 
 def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_path, monkeypatch, capfd):

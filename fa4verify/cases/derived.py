@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import BITS, Budget, Case, Inputs
+from fa4verify.vocabulary import OF_BITS, Budget, Case, Inputs
 
 
 def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
@@ -31,7 +31,7 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
 
 def _without_bits(case: Case) -> dict[str, Any]:
     """Return what remains of a case's budgets, and no baseline where only its bits were of use."""
-    kept = tuple(budget for budget in case.budgets if budget.metric != BITS)
+    kept = tuple(budget for budget in case.budgets if budget.metric not in OF_BITS)
     needed = any(budget.kind == "ratio_to_baseline" for budget in kept)
     return {"budgets": kept} if kept == case.budgets or needed else {"budgets": kept, "baseline": None}
 

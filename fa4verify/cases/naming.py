@@ -53,6 +53,7 @@ def _features(case: Case) -> list[str]:
         words += [] if case.deterministic else ["anyorder"]
     if case.operation == "repeat":
         words.append(f"runs{case.runs}")
+        words += ["loaded"] if case.loaded else []
     return words
 
 

@@ -2,13 +2,15 @@
 
 from fa4verify.kernels.audited import audit
 from fa4verify.kernels.call import run
-from fa4verify.kernels.interface import ContractViolation, Kernel, UnknownKernel, Unsupported
-from fa4verify.kernels.registry import availability, compile_ahead, kernel, names
-from fa4verify.kernels.repeated import repeat, shuffled
+from fa4verify.kernels.interface import ContractViolation, Kernel, NoDevice, UnknownKernel, Unsupported
+from fa4verify.kernels.registry import availability, compile_ahead, kernel, names, needs_gpu
+from fa4verify.kernels.repeated import TWINS, repeat, shuffled
 
 __all__ = [
+    "TWINS",
     "ContractViolation",
     "Kernel",
+    "NoDevice",
     "UnknownKernel",
     "Unsupported",
     "audit",
@@ -16,6 +18,7 @@ __all__ = [
     "compile_ahead",
     "kernel",
     "names",
+    "needs_gpu",
     "repeat",
     "run",
     "shuffled",

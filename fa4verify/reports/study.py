@@ -1,9 +1,9 @@
 """A suite of points -> curves as tables.
 
 Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
-combination of `Study.columns` and each of `Study.values`, followed by its ratio to the line `Study.relative_to` where
-the value is a metric. A point without a record is empty; points of several cases (seeds, say) are their mean. Order is
-that in which the suite asks.
+combination of `Study.columns` and each of `Study.values` that some point of the table has, followed by its ratio to the
+line `Study.relative_to` where the value is a metric. A point without a record is empty; points of several cases (seeds,
+say) are their mean. Order is that in which the suite asks.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def _table(
     base: str | None,
 ) -> Table:
     headers, used = [study.rows.rpartition(".")[2]], [column for column in columns if _occurs(points, title, column)]
+    paths = _told(study, points, title)
     for column in used:
-        for path in study.values:
+        for path in paths:
             headers.append(" ".join((*column, path)))
             headers.extend([f"/{base}"] if base is not None and _is_metric(path) else [])
     lines = []
@@ -88,7 +89,7 @@ def _table(
         cells: list[Cell] = []
         for column in used:
             here, there = points.get((title, column, label), []), points.get((title, column, base), [])
-            for path in study.values:
+            for path in paths:
                 value = _mean(here, path)
                 cells.append(_cell(here, value, path))
                 if base is not None and _is_metric(path):
@@ -99,13 +100,28 @@ def _table(
     return Table(", ".join(parts) or "all", tuple(headers), tuple(lines))
 
 
+def _told(study: Study, points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values that some point of this table has: a table of forwards needs no columns for gradients."""
+    here = [records for key, records in points.items() if key[0] == title]
+    return (
+        tuple(path for path in study.values if any(_mean(records, path) is not None for records in here))
+        or study.values
+    )
+
+
 def _occurs(points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...], column: tuple[str, ...]) -> bool:
     return any(key[:2] == (title, column) for key in points)
 
 
 def _mean(records: list[Record], path: str) -> float | None:
     kind, _, name = path.partition(".")
-    values = [activity(item, name) if kind == "activity" else metric(item, kind, name) for item in records]
+    if kind == "activity":
+        values = [activity(item, name) for item in records]
+    elif "/" in name:
+        part, whole = name.split("/", 1)
+        values = [ratio(metric(item, kind, part), metric(item, kind, whole)) for item in records]
+    else:
+        values = [metric(item, kind, name) for item in records]
     numbers = [value for value in values if value is not None]
     return math.fsum(numbers) / len(numbers) if numbers else None
 

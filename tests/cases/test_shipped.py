@@ -6,8 +6,9 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-STUDIES = ("bias", "determinism", "exp2", "rescale", "stages")
-NAMES = tuple(sorted((*STUDIES, "gate", "release", "smoke")))
+STUDIES = ("bias", "determinism", "exp2", "peers", "rescale", "stages")
+ON_A_GPU = ("determinism-gpu", "fidelity")
+NAMES = tuple(sorted((*STUDIES, *ON_A_GPU, "gate", "release", "smoke"), key="{}.toml".format))  # as files are
 
 
 def test_all_are_listed():

@@ -21,6 +21,7 @@ from importlib.metadata import version
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.kernels import fa4_options
 from fa4verify.kernels.shipped.target import TARGETS, Target
 from fa4verify.vocabulary import Output
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import torch
 
     from fa4verify.kernels.shipped.execution import Execution
-
-_Window = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class ShippedFa4:
         v: torch.Tensor,
         *,
         causal: bool = False,
-        window_size: _Window = (None, None),
+        window_size: fa4_options.Window = (None, None),
         softcap: float = 0.0,
         learnable_sink: torch.Tensor | None = None,
         softmax_scale: float | None = None,
@@ -90,29 +89,30 @@ class ShippedFa4:
         descales: those of q, k and v in FP8. schedule: "fixed", "reversed", "random" or "late" (execution.py), the
         last two drawn by schedule_seed.
         """
-        options = {
-            "causal": causal,
-            "window_size_left": window_size[0],
-            "window_size_right": window_size[1],
-            "softcap": softcap,
-            "learnable_sink": learnable_sink,
-            "softmax_scale": softmax_scale,
-            "num_splits": num_splits,
-            "pack_gqa": pack_gqa,
-            "return_lse": True,
-            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
-            **_given(
-                tile_mn=tile_mn,
-                page_table=page_table,
-                score_mod=score_mod,
-                mask_mod=mask_mod,
-                aux_tensors=aux_tensors,
-                block_sparse_tensors=block_sparse_tensors,
-                qv=qv,
-                gather_kv_indices=gather_kv_indices,
-            ),
-            **dict(zip(("q_descale", "k_descale", "v_descale"), descales or (), strict=False)),
-        }
+        options = fa4_options.forward(
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            num_splits=num_splits,
+            pack_gqa=pack_gqa,
+            tile_mn=tile_mn,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            seqused_q=seqused_q,
+            seqused_k=seqused_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            page_table=page_table,
+            score_mod=score_mod,
+            mask_mod=mask_mod,
+            aux_tensors=aux_tensors,
+            block_sparse_tensors=block_sparse_tensors,
+            qv=qv,
+            gather_kv_indices=gather_kv_indices,
+            descales=descales,
+        )
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
         (o, lse, *_), execution = self._call("_flash_attn_fwd", (q, k, v), options, how)
         return Output(o=o, lse=lse, provenance=self._provenance("forward", execution))
@@ -127,7 +127,7 @@ class ShippedFa4:
         lse: torch.Tensor,
         *,
         causal: bool = False,
-        window_size: _Window = (None, None),
+        window_size: fa4_options.Window = (None, None),
         softcap: float = 0.0,
         learnable_sink: torch.Tensor | None = None,
         softmax_scale: float | None = None,
@@ -155,24 +155,26 @@ class ShippedFa4:
         seed: run in a random order of warps and CTAs drawn by it, unless `execution.using` says in which; with
         deterministic=False the gradients depend on it. schedule: as in `forward`.
         """
-        options = {
-            "causal": causal,
-            "window_size_left": window_size[0],
-            "window_size_right": window_size[1],
-            "softcap": softcap,
-            "learnable_sink": learnable_sink,
-            "softmax_scale": softmax_scale,
-            "deterministic": deterministic,
-            "dlse": dlse,
-            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
-            **_given(
-                score_mod=score_mod,
-                score_mod_bwd=score_mod_bwd,
-                mask_mod=mask_mod,
-                aux_tensors=aux_tensors,
-                block_sparse_tensors=block_sparse_tensors,
-            ),
-        }
+        options = fa4_options.backward(
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            deterministic=deterministic,
+            dlse=dlse,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            seqused_q=seqused_q,
+            seqused_k=seqused_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            score_mod=score_mod,
+            score_mod_bwd=score_mod_bwd,
+            mask_mod=mask_mod,
+            aux_tensors=aux_tensors,
+            block_sparse_tensors=block_sparse_tensors,
+        )
         if seed is not None and schedule is None and not _scheduled_outside():
             schedule, schedule_seed = "random", seed
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
@@ -238,22 +240,6 @@ def _scheduled_outside() -> bool:
     from fa4verify.kernels.shipped import execution as executions
 
     return executions.current().schedule is not None
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Return what is not None, so that FA4's defaults are its own."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _layout(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any, max_q: Any, max_k: Any) -> Any:
-    return _given(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        max_seqlen_q=max_q,
-        max_seqlen_k=max_k,
-    )
 
 
 FA4_SM_80, FA4_SM_90A, FA4_SM_100A, FA4_SM_103A, FA4_SM_120A = (ShippedFa4(target) for target in TARGETS.values())

@@ -99,12 +99,22 @@ def execute(function: CompiledFunction, arguments: tuple[Any, ...], target: Targ
     device = runtime.Device(divmod(target.number, 10), target.sm_count, target.shared_bytes)
 
     def receive(launch: runtime.Launch) -> None:
+        _check_shared(launch, target)
         if execution.instead is not None:
             execution.instead(function.compiled.ptx, launch)
             return
         execution.launches.append(_run(function, launch, memory, target, execution))
 
     runtime.run(function.function, exported(arguments), device=device, receiver=receive)
+
+
+def _check_shared(launch: runtime.Launch, target: Target) -> None:
+    """Refuse what the device would refuse."""
+    if launch.shared_bytes > target.shared_bytes:
+        raise Unsupported(
+            f"{target.compiled_for} refuses the launch: {launch.shared_bytes} bytes of dynamic shared memory a block, "
+            f"at most {target.shared_bytes}"
+        )
 
 
 def _run(
@@ -121,11 +131,6 @@ def _run(
         raise runtime.RuntimeMismatch(
             f"{launch.kernel} launched with blocks of {launch.block} in clusters of {launch.cluster}; expected "
             f"({kernel.threads}, 1, 1) and one dimension"
-        )
-    if launch.shared_bytes > target.shared_bytes:
-        raise Unsupported(
-            f"{target.compiled_for} refuses the launch: {launch.shared_bytes} bytes of dynamic shared memory a block, "
-            f"at most {target.shared_bytes}"
         )
     settings = {
         name: value

@@ -88,7 +88,8 @@ def judge(result: Result, contract: Contract) -> Judged:
         return Judged(result, "INCONCLUSIVE", (f"refused, though the contract has facts: {result.refused}",))
     if result.failed:
         return Judged(result, "INCONCLUSIVE", (f"nothing found: {result.failed}",))
-    wrong, open_ones = unsafe(result)
+    broken_rules, open_ones = unsafe(result)
+    wrong = [f"unsafe: {one}" for one in broken_rules]
     found = result.facts
     for name in sorted({*agreed, *found}):
         fact = found.get(name)
@@ -111,7 +112,7 @@ def unsafe(result: Result) -> tuple[list[str], list[str]]:
     if "forward" not in result.kernels:
         return [], []
     sentences, unknown = broken(result.kernels["forward"])
-    return [f"unsafe: {one}" for one in sentences], [f"rule {one!r} could not be checked" for one in unknown]
+    return sentences, [f"rule {one!r} could not be checked" for one in unknown]
 
 
 def contract_of(results: Iterable[Result], agreed: Mapping[str, str], provenance: Mapping[str, str]) -> Contract:
