@@ -53,12 +53,22 @@ Tensors = dict[str, "torch.Tensor"]
 
 
 class Audited(msgspec.Struct, frozen=True):
-    """A release: what is installed beside it, and what its audit found; `problem` where it could not be had."""
+    """A release: what is installed beside it, and what its audit found; `problem` where it could not be had.
+
+    `dsl` and `note` where another DSL than pip's was taken.
+    """
 
     release: str
     versions: dict[str, str]
     results: dict[str, Result]
     problem: str = ""
+    dsl: str | None = None
+    note: str = ""
+
+    @property
+    def compiled(self) -> int:
+        """How many configurations compile."""
+        return sum(bool(one.kernels) for one in self.results.values())
 
     @property
     def unsafe(self) -> list[str]:
@@ -77,7 +87,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def audited(release: str, asked: Sequence[Configuration], *, workers: int = 1) -> Audited:
-    """Install and audit a release.
+    """Install and audit a release; with the oldest DSL that it allows, where more compiles with that than with pip's.
 
     Raises
     ------
@@ -86,11 +96,21 @@ def audited(release: str, asked: Sequence[Configuration], *, workers: int = 1) -
     """
     try:
         python = releases.environment(release)
-        versions = releases.versions_in(python)
+        found = _audited_with(python, release, asked, workers)
+        if 2 * found.compiled < len(asked) and (dsl := releases.oldest_dsl(python)):
+            older = _audited_with(releases.environment(release, dsl), release, asked, workers)
+            if older.compiled > found.compiled:
+                newest = found.versions.get(releases.DSL)
+                note = f"with DSL {newest}, which pip takes, {found.compiled} of {len(asked)} kernels compile"
+                return msgspec.structs.replace(older, dsl=dsl, note=note)
     except releases.Unreachable as error:
         raise BadRequest(f"audit: {release}: {error}") from error
+    return found
+
+
+def _audited_with(python: Path, release: str, asked: Sequence[Configuration], workers: int) -> Audited:
     found = releases.audited_in(python, asked, workers=workers)
-    return Audited(release, versions, {one.configuration.id: one for one in found})
+    return Audited(release, releases.versions_in(python), {one.configuration.id: one for one in found})
 
 
 def changes(before: Audited, after: Audited) -> list[Change]:
@@ -136,7 +156,7 @@ def compare(
     against = against or _before(release)
     old, new = audited(against, asked, workers=workers), audited(release, asked, workers=workers)
     found = changes(old, new)
-    told = executed(old.release, new.release) if run else []
+    told = executed(old, new) if run else []
     if json:
         shown = {
             "versions": {one.release: one.versions for one in (old, new)},
@@ -158,7 +178,7 @@ def _tell(old: Audited, new: Audited, found: list[Change], told: list[Comparison
         counts = Counter(_state(result).split(" (")[0] for result in one.results.values())
         what = ", ".join(f"{count} {state}" for state, count in counts.items())
         beside = ", ".join(f"{name} {number}" for name, number in one.versions.items() if name != releases.PACKAGE)
-        console.print(f"[bold]{one.release}[/] with {beside}: {what}")
+        console.print(f"[bold]{one.release}[/] with {beside}: {what}{f' ({one.note})' if one.note else ''}")
     console.print(f"\n[bold]From {old.release} to {new.release}[/]")
     for change in found:
         some = change.configurations
@@ -181,14 +201,14 @@ class Comparison(msgspec.Struct, frozen=True):
     text: str
 
 
-def executed(before: str, after: str) -> list[Comparison]:
+def executed(before: Audited, after: Audited) -> list[Comparison]:
     """Run the five cases with both releases, each in a process of its own, and compare what they gave."""
     with tempfile.TemporaryDirectory() as place:
-        old, new = (outputs(release, Path(place, release)) for release in (before, after))
-        return compared_runs(old, new, before, after)
+        old, new = (outputs(one, Path(place, one.release)) for one in (before, after))
+        return compared_runs(old, new, before.release, after.release)
 
 
-def outputs(release: str, folder: Path) -> dict[str, Tensors | str]:
+def outputs(audited: Audited, folder: Path) -> dict[str, Tensors | str]:
     """Return what a release gives for each of the five cases, kept in `folder`: tensors, or what it said instead."""
     from safetensors.torch import load_file, save_file
 
@@ -198,7 +218,7 @@ def outputs(release: str, folder: Path) -> dict[str, Tensors | str]:
         for case in RUN:
             save_file(dict(cases.draw(case).tensors), folder / f"{case.id}.in.safetensors")
             (folder / f"{case.id}.case.json").write_bytes(msgspec.json.encode(case))
-        said = releases.executed_in(releases.environment(release), folder)
+        said = releases.executed_in(releases.environment(audited.release, audited.dsl), folder)
     found: dict[str, Tensors | str] = {}
     for case in RUN:
         path, error = folder / f"{case.id}.out.safetensors", folder / f"{case.id}.error"

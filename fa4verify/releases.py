@@ -72,7 +72,7 @@ def _found(release: str, asked: Sequence[Configuration], workers: int, *, run: b
     try:
         found = changelog.audited(release, asked, workers=workers)
         if run and any(one.kernels for one in found.results.values()):
-            changelog.outputs(release, _runs(release))
+            changelog.outputs(found, _runs(release))
     except BadRequest as error:
         found = Audited(release, {}, {}, problem=str(error))
     if not mine:
@@ -143,6 +143,13 @@ def _row(found: Audited, before: Audited | None, notes: list[str]) -> str:
     changed = changelog.changes(before, found) if before else []
     told = _same_bits(before, found, notes)
     said = _changed(changed) if before else "the first that compiles"
+    if found.note:
+        notes.append(f"- {found.release}: {found.note}")
+    refused = [one for one in found.results.values() if one.refused]
+    for one in refused:
+        notes.append(f"- {found.release}, {one.configuration.id}: {_cell(one.refused)}")
+    if refused:
+        said = f"{said or 'no change'}; {len(refused)} of {len(found.results)} kernels are refused"
     if broken:
         said += f"; {len(broken)} of {len(found.results)} kernels do not compile"
     for one in broken:
@@ -159,7 +166,7 @@ def _same_bits(before: Audited | None, found: Audited, notes: list[str]) -> str:
     folders = [_runs(one.release) for one in (before, found)]
     if not all(folder.exists() for folder in folders):
         return "not run"
-    old, new = (changelog.outputs(one.release, folder) for one, folder in zip((before, found), folders, strict=True))
+    old, new = (changelog.outputs(one, folder) for one, folder in zip((before, found), folders, strict=True))
     compared: list[Comparison] = changelog.compared_runs(old, new, before.release, found.release)
     for one in compared:
         if not one.equal:

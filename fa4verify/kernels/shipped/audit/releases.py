@@ -4,8 +4,8 @@ Contract: `environment(release)` returns the Python of a virtual environment bel
 release and what its metadata asks for, made at the first call by pip (14 s and 0.3 GB each). The caller's environment
 is never written: torch, numba and the rest are lent to the new one by a folder of links that lies outside of it, so
 that pip finds them installed but counts them as not its own; FA4, quack and the DSL are not lent. `releases()` asks the
-package index what there is. Without the index both raise Unreachable. Known failure mode: pip allows what a release's
-metadata allows, also a DSL that the release does not compile with; the audit then says so.
+package index what there is. Without the index both raise Unreachable. Known failure mode: pip takes the newest DSL that a release's metadata allows, with which the release may not compile;
+`environment(release, dsl)` has another one, and `oldest_dsl` tells the one that the metadata starts from.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.requirements import Requirement
 
 from fa4verify.kernels.shipped.audit.results import Result
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from fa4verify.kernels.shipped.audit.configurations import Configuration
 
 PACKAGE = "flash-attn-4"
-DECIDING = (PACKAGE, "nvidia-cutlass-dsl", "quack-kernels")  # whose versions decide what is compiled
+DSL = "nvidia-cutlass-dsl"
+DECIDING = (PACKAGE, DSL, "quack-kernels")  # whose versions decide what is compiled
 _OWN = (*DECIDING, "fa4verify", "pip", "setuptools", "wheel")  # distributions that are not lent
 _OWN_PREFIXES = ("nvidia-cutlass-dsl",)
 _OFFLINE = ("NewConnectionError", "ConnectionError", "name resolution", "Max retries", "ProxyError", "timed out")
@@ -70,17 +72,20 @@ def releases() -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
-def environment(release: str) -> Path:
+def environment(release: str, dsl: str | None = None) -> Path:
     """Return the interpreter that has this release; this one where it is the installed release.
+
+    `dsl` is a version of nvidia-cutlass-dsl, by default pip's choice: the newest that the release allows.
 
     Raises
     ------
     Unreachable
         The index does not answer, or pip cannot install the release; pip's own words.
     """
-    if installed().get(PACKAGE) == release:
+    if installed().get(PACKAGE) == release and dsl is None:
         return Path(sys.executable)
-    folder = home() / release
+    name = f"{release}-dsl{dsl}" if dsl else release
+    folder = home() / name
     python = folder / "bin" / "python"
     if (folder / "ready").is_file():
         return python
@@ -88,9 +93,10 @@ def environment(release: str) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _done([sys.executable, "-m", "venv", str(folder)], "venv")
     site = next((folder / "lib").glob("python*")) / "site-packages"
-    (site / "zz-lent-to-fa4verify.pth").write_text(f"{_lent(release)}\n")
+    (site / "zz-lent-to-fa4verify.pth").write_text(f"{_lent(name)}\n")
     try:
-        _pip(str(python), "install", "--quiet", f"{PACKAGE}=={release}", *_pinned())
+        wanted = (f"{DSL}=={dsl}",) if dsl else ()
+        _pip(str(python), "install", "--quiet", f"{PACKAGE}=={release}", *wanted, *_pinned())
     except Unreachable:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -98,10 +104,21 @@ def environment(release: str) -> Path:
     return python
 
 
+def oldest_dsl(python: Path) -> str | None:
+    """Return the DSL that the metadata of another interpreter's release starts from; None where it names one only."""
+    program = f"import json; from importlib.metadata import requires; print(json.dumps(requires({PACKAGE!r})))"
+    asked = [Requirement(one) for one in json.loads(_done([str(python), "-c", program], "metadata"))]
+    for one in asked:
+        if one.name == DSL and one.marker is None:
+            return next((each.version for each in one.specifier if each.operator == ">="), None)
+    return None
+
+
 def forget(release: str) -> None:
-    """Remove a release's environment; what was found in it stays."""
-    shutil.rmtree(home() / release, ignore_errors=True)
-    shutil.rmtree(home() / f"{release}-lent", ignore_errors=True)
+    """Remove a release's environments; what was found in them stays."""
+    for folder in home().glob(f"{release}*"):
+        if folder.name.split("-")[0] == release:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def versions_in(python: Path) -> dict[str, str]:
@@ -159,9 +176,9 @@ def _environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": own, "PYTHONNOUSERSITE": "1"}
 
 
-def _lent(release: str) -> Path:
+def _lent(name: str) -> Path:
     """Return a folder of links to everything installed here except FA4, quack and the DSL."""
-    folder = home() / f"{release}-lent"
+    folder = home() / f"{name}-lent"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for one in distributions():
