@@ -129,6 +129,30 @@ def test_the_changelog_names_what_differs_and_nothing_else():
     assert change.after == "does not compile (TypeError: x)"
 
 
+@pytest.mark.parametrize(
+    ("by_newest", "by_oldest", "dsl"),
+    [(1, 0, None), (0, 1, "4.4.2"), (0, 0, None)],
+    ids=["newest", "oldest", "neither"],
+)
+def test_the_oldest_dsl_is_tried_where_the_newest_compiles_nothing(monkeypatch, by_newest, by_oldest, dsl):
+    one = GRID[SM100]
+    compiles = {"newest": by_newest, "4.4.2": by_oldest}
+
+    def environment(release, dsl="newest"):
+        return dsl
+
+    def audited_in(python, asked, workers):
+        return [as_agreed(one) if compiles[python] else Result(one, failed="TypeError")]
+
+    monkeypatch.setattr(changelog.releases, "environment", environment)
+    monkeypatch.setattr(changelog.releases, "oldest_dsl", {"newest": "4.4.2"}.get)
+    monkeypatch.setattr(changelog.releases, "versions_in", lambda python: {changelog.releases.DSL: python})
+    monkeypatch.setattr(changelog.releases, "audited_in", audited_in)
+    found = changelog.audited("4.0.0b8", [one])
+    assert (found.dsl, found.compiled) == (dsl, max(by_newest, by_oldest))
+    assert bool(found.note) == (dsl is not None)
+
+
 def test_results_are_compared_bit_by_bit_and_with_truth():
     import torch
 
