@@ -119,17 +119,17 @@ def _compiler_replacements(target: Target, dump: str) -> list[tuple[Any, str, An
         (dsl.envar, "keep_ptx", True),
         (dsl.envar, "dump_dir", dump),
         (dsl.envar, "no_cache", True),
-        _without_engine(dsl),
+        *_without_engine(dsl),
     ]
 
 
-def _without_engine(dsl: Any) -> tuple[Any, str, Any]:
+def _without_engine(dsl: Any) -> list[tuple[Any, str, Any]]:
     """Return what keeps the DSL from making an engine: the object file is linked by runtime.py."""
     if hasattr(dsl, "_runtime_can_run_compiled"):
-        return dsl, "_runtime_can_run_compiled", lambda *_: False
+        return [(dsl, "_runtime_can_run_compiled", lambda *_: False)]
     compile_and_cache = getattr(dsl, "compile_and_cache", None)  # nvidia-cutlass-dsl up to 4.7
     if compile_and_cache is None or "no_jit_engine" not in signature(compile_and_cache).parameters:
-        return dsl, "_runtime_can_run_compiled", None  # which is missing, as InterfaceChanged will tell
+        return [(dsl, "_runtime_can_run_compiled", None)]  # which is missing, as InterfaceChanged will tell
 
     @wraps(compile_and_cache)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -137,7 +137,16 @@ def _without_engine(dsl: Any) -> tuple[Any, str, Any]:
         bound.arguments["no_jit_engine"] = True
         return compile_and_cache(*bound.args, **bound.kwargs)
 
-    return dsl, "compile_and_cache", call
+    from cutlass.cutlass_dsl import tvm_ffi_provider
+
+    # Up to 4.5 a function with keywords insists on an engine's function, which is never called here.
+    insists = getattr(tvm_ffi_provider, "TVMFFIJitCompiledFunctionWithKwargs", None)
+    insisting = [] if insists is None else [(insists, "_create_tvm_ffi_function", lambda _: _never_called)]
+    return [(dsl, "compile_and_cache", call), *insisting]
+
+
+def _never_called(*_: Any) -> None:
+    raise InterfaceChanged("a kernel was called that is to be linked by fa4verify")
 
 
 def _taking_any_tensor(function: Callable[..., Any], kernels: Any) -> Callable[..., Any]:

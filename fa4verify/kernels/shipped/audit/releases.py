@@ -3,8 +3,10 @@
 Contract: `environment(release)` returns the Python of a virtual environment below the user's cache that has this
 release and what its metadata asks for, made at the first call by pip (14 s and 0.3 GB each). The caller's environment
 is never written: torch, numba and the rest are lent to the new one by a folder of links that lies outside of it, so
-that pip finds them installed but counts them as not its own; FA4, quack and the DSL are not lent. `releases()` asks the
-package index what there is. Without the index both raise Unreachable. Known failure mode: pip takes the newest DSL that a release's metadata allows, with which the release may not compile;
+that pip finds them installed but counts them as not its own; FA4, quack and the DSL are not lent. `releases()` asks
+the package index what there is. Without the index both raise Unreachable.
+
+Known failure mode: pip takes the newest DSL that a release's metadata allows, with which the release may not compile;
 `environment(release, dsl)` has another one, and `oldest_dsl` tells the one that the metadata starts from.
 """
 

@@ -3,8 +3,9 @@
 Contract: a `Result` holds facts by kind of kernel, or why there are none: `refused` in the words of FA4 or its
 compiler, `failed` where something of ours or theirs broke. Facts and refusals are kept below the folder of compiled
 kernels (compiler.py: a fingerprint of FA4's sources, the DSL's version and the architecture), in a folder named after a
-digest of the extractor's own sources: another extractor never reads an old one's facts. Failures are not kept.
-`audited` yields one Result for each configuration, those from disk first. A worker that dies costs one Result.
+digest of our own sources, extractor and stand-in: another one never reads an old one's facts or refusals. Failures are
+not kept. `audited` yields one Result for each configuration, those from disk first. A worker that dies costs one
+Result.
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ _EXTRACTOR = (
     "fa4verify.kernels.shipped.audit.row_sum",
     "fa4verify.kernels.shipped.audit.softmax",
     "fa4verify.kernels.shipped.audit.values",
+    "fa4verify.kernels.shipped.attention",
+    "fa4verify.kernels.shipped.compiler",
+    "fa4verify.kernels.shipped.device_tensors",
+    "fa4verify.kernels.shipped.execution",
+    "fa4verify.kernels.shipped.host",
+    "fa4verify.kernels.shipped.refusals",
+    "fa4verify.kernels.shipped.target",
     "fa4verify.ptx.operand",
     "fa4verify.ptx.syntax",
     "fa4verify.ptx.tokens",
@@ -125,7 +133,7 @@ def _start_worker() -> None:
 
 @cache
 def stamp() -> str:
-    """Return a digest of the extractor's own sources."""
+    """Return a digest of our own sources that decide what is found."""
     digest = hashlib.sha256()
     for name in _EXTRACTOR:
         digest.update(Path(str(import_module(name).__file__)).read_bytes())
