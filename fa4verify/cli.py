@@ -61,6 +61,7 @@ def run(
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
     baseline: Path | None = None,
+    full: bool = False,
     json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -82,6 +83,8 @@ def run(
         Also write the report as this one HTML file.
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    full
+        The larger form of a suite that samples (fa3_table: all rows, half an hour and more).
     json
         Print one JSON object instead: exit code, counts, what needs a look, files.
     quiet
@@ -95,7 +98,7 @@ def run(
 
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
-    chosen = plan(suite, kernel=kernel, select=select)
+    chosen = plan(suite, kernel=kernel, select=select, full=full)
     path = _sweep(chosen, kernel, out, workers, quiet=quiet)
     only = {case.id for case in chosen.cases} if select else None
     past = Past(baseline, before, only) if baseline and before else None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Verdict
+from fa4verify.vocabulary import EIGHT_BITS, Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +64,9 @@ def verify(case: Case) -> Record:
             baseline, reordered = _baselines(case, inputs)
         with timed("solve"):
             truth = references.solve(case, inputs)
+            on_inputs = _on_inputs(case, inputs)
         with timed("measure"):
-            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
+            metrics = judgement.measure(case, output, truth, reordered, baseline, on_inputs=on_inputs, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)
@@ -90,8 +91,22 @@ def verify(case: Case) -> Record:
 
 def _baselines(case: Case, inputs: Inputs) -> tuple[Output | None, Output | None]:
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
-    baseline = _run_as(case.baseline, case, inputs) if case.baseline else None
-    return baseline, _run_as("standard", case, inputs, reorder_ops=True) if case.operation == "forward" else None
+    has_rule = case.operation == "forward" and case.dtype not in EIGHT_BITS and case.truth == "inputs"
+    return _baseline(case, inputs), _run_as("standard", case, inputs, reorder_ops=True) if has_rule else None
+
+
+def _baseline(case: Case, inputs: Inputs) -> Output | None:
+    """Return what the case's baseline gives: another kernel, or its own on the same draws in another 8-bit format."""
+    if case.baseline in EIGHT_BITS:
+        return kernels.run(*cases.in_format(case, inputs, case.baseline))
+    return _run_as(case.baseline, case, inputs) if case.baseline else None
+
+
+def _on_inputs(case: Case, inputs: Inputs) -> Truth | None:
+    """Return the truth of the inputs as rounded, where the case's truth is that of the draws."""
+    if case.truth == "inputs" or case.operation != "forward":
+        return None
+    return references.solve(msgspec.structs.replace(case, truth="inputs"), inputs)
 
 
 def _run_as(kernel: str, case: Case, inputs: Inputs, **options: bool) -> Output:
@@ -163,7 +178,7 @@ def admit(suite: Suite) -> None:
     seen = set()
     for case in suite.cases:
         try:
-            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}))
+            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}, label=""))
             if not case.budgets or problem in seen:
                 continue
             seen.add(problem)
@@ -186,6 +201,6 @@ def _admissible(case: Case) -> list[str]:
     if known and not any(np.isfinite(tensor).any() for tensor in known):
         raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
     # FlashAttention's rule is no budget, so the baseline alone is enough.
-    baseline = _run_as(case.baseline, small, inputs) if case.baseline else None
+    baseline = _baseline(small, inputs)
     baseline_metrics = judgement.measure(small, baseline, truth) if baseline else {}
     return judgement.admit(small, truth, baseline_metrics, baseline)

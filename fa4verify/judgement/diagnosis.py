@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+# What only the numerator PV or the row sum can cause; verdict.py makes it a finding of its own.
+MISMATCH = "numerator/denominator mismatch"
 # A hypothesis must leave no more than this share of the error it explains.
 LEFT_OVER = 0.1
 # Queries are thinned so that no more than about this many elements of O are looked at.
@@ -147,7 +149,7 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
         return
     factor = float((have * want).sum() / (want * want).sum())
     if abs(factor - 1) > unit and _explains(have, want, factor * want, unit / NOISE_UNITS):
-        yield f"O is {factor:.6g} times the truth" + _blame(lse_is_right is not None and bool(lse_is_right.all()))
+        yield _blame(lse_is_right is not None and bool(lse_is_right.all())) + f"O is {factor:.6g} times the truth"
         return
     if lse_is_right is None:
         return
@@ -161,11 +163,11 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
     if off.any():
         worst = factors[off][np.argmax(np.abs(np.log(np.abs(factors[off]) + 1e-300)))]
         rows = "1 row of O is" if off.sum() == 1 else f"{int(off.sum())} rows of O are"
-        yield f"{rows} a multiple of the truth (worst {worst:.4g} times)" + _blame(True)
+        yield _blame(True) + f"{rows} a multiple of the truth (worst {worst:.4g} times)"
 
 
 def _blame(lse_is_right: bool) -> str:
-    return " while LSE is right: numerator (PV) and denominator (row sum) disagree" if lse_is_right else ""
+    return f"{MISMATCH}: LSE is right, but " if lse_is_right else ""
 
 
 def _right_lse(evidence: _Evidence) -> NDArray[np.bool_] | None:

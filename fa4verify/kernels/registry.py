@@ -59,6 +59,16 @@ _REGISTRY = {
         "FlashAttention-2: online softmax, MUFU exp2, rescale always, KV left to right",
         _EMULATION,
     ),
+    "fa3": _Entry(
+        "fa4verify.kernels.emulated.fa3:FA3",
+        "FlashAttention-3's algorithm on Hopper: 16 bits, and FP8 with scales of tensors or blocks",
+        _EMULATION,
+    ),
+    "standard-fp8": _Entry(
+        "fa4verify.kernels.emulated.standard_fp8:STANDARD_FP8",
+        "attention as separate operations: 8-bit matrix products, softmax in fp16, P rounded to 8 bits",
+        _EMULATION,
+    ),
     "fa4-staged": _Entry(
         "fa4verify.kernels.emulated.staged:FA4_STAGED",
         "FlashAttention-4 backward on Hopper with chosen roundings done in float64",

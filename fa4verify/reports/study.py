@@ -2,13 +2,15 @@
 
 Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
 combination of `Study.columns` and each of `Study.values`, followed by its ratio to the line `Study.relative_to` where
-the value is a metric. A point without a record is empty; points of several cases (seeds, say) are their mean. Order is
-that in which the suite asks.
+the value is a metric; behind the first value stand the published figure, the deviation from it and the spread over the
+cases of the point, where the study has published figures. A point without a record is empty; points of several cases
+(seeds, say) are their mean. Order is that in which the suite asks.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +84,8 @@ def _table(
     for column in used:
         for path in study.values:
             headers.append(" ".join((*column, path)))
+            if study.published and path == study.values[0]:
+                headers.extend(("published", "deviation", "over cases"))
             headers.extend([f"/{base}"] if base is not None and _is_metric(path) else [])
     lines = []
     for label in labels:
@@ -91,6 +95,8 @@ def _table(
             for path in study.values:
                 value = _mean(here, path)
                 cells.append(_cell(here, value, path))
+                if study.published and path == study.values[0]:
+                    cells.extend(_beside(study.published.get(label), value, _each(here, path), cells[-1].outcome))
                 if base is not None and _is_metric(path):
                     cells.append(Cell(digits(ratio(value, _mean(there, path)), 4), cells[-1].outcome))
         if any(cell.outcome for cell in cells):
@@ -103,10 +109,23 @@ def _occurs(points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...],
     return any(key[:2] == (title, column) for key in points)
 
 
-def _mean(records: list[Record], path: str) -> float | None:
+def _beside(published: float | None, mean: float | None, each: list[float], outcome: str) -> list[Cell]:
+    """Return the published figure, what the mean deviates from it, and the standard deviation over the cases."""
+    if published is None or mean is None:
+        return [Cell(NONE, outcome)] * 3
+    spread = statistics.stdev(each) / mean if len(each) > 1 and mean else None
+    shown = NONE if spread is None else f"{spread:.1%}"
+    return [Cell(digits(published), outcome), Cell(f"{mean / published - 1:+.1%}", outcome), Cell(shown, outcome)]
+
+
+def _each(records: list[Record], path: str) -> list[float]:
     kind, _, name = path.partition(".")
     values = [activity(item, name) if kind == "activity" else metric(item, kind, name) for item in records]
-    numbers = [value for value in values if value is not None]
+    return [value for value in values if value is not None]
+
+
+def _mean(records: list[Record], path: str) -> float | None:
+    numbers = _each(records, path)
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 

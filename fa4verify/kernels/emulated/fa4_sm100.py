@@ -9,15 +9,15 @@ Options and FA4's values: degree 3, or any `coefficients` (c0 first, float32 num
 range_reduction "floor" (FA4's) or "nearest" (the magic number added by add.rn); ex2_emu_freq, ex2_emu_res,
 ex2_emu_start_frg (None: the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the
 128-key tile) instead; rescale_threshold in log2 units (None: 8.0 for 16-bit inputs, 0, which never skips, for 8-bit
-ones); max_offset, added to every exponent of P (None: 0, 8 for 8-bit inputs); p_dtype None (that of the inputs), "bf16",
-"fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the reciprocal sum), which
-shows what the rounding of O hides. disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
+ones); max_offset, added to every exponent of P (None: 0, 8 for 8-bit inputs); p_dtype None (that of the inputs),
+"bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the reciprocal
+sum), which shows what the rounding of O hides. disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
 
-8-bit inputs (e4m3, e5m2; forward only) come with q_descale, k_descale, v_descale, float32 (batch, heads_kv) or None; O is
-bf16. FA4 asserts max_offset + rescale_threshold < log2 of the largest P that the format holds; here any pair is taken,
-and what is clamped is counted (p_saturated). An 8-bit P with 16-bit inputs multiplies V on the 16-bit tensor core: that
-isolates the rounding of P, and is no FA4 kernel. accumulator_bits puts other fraction bits in place of the 25 that an
-8-bit step keeps.
+8-bit inputs (e4m3, e5m2; forward only) come with q_descale, k_descale, v_descale, float32 (batch, heads_kv) or None; O
+is bf16. FA4 asserts max_offset + rescale_threshold < log2 of the largest P that the format holds; here any pair is
+taken, and what is clamped is counted (p_saturated). An 8-bit P with 16-bit inputs multiplies V on the 16-bit tensor
+core: that isolates the rounding of P, and is no FA4 kernel. accumulator_bits puts other fraction bits in place of the
+25 that an 8-bit step keeps.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
 Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; for the backward `interface._flash_attn_bwd`,
@@ -88,6 +88,10 @@ class Fa4Sm100:
         heads_kv, head_dim_v = v.shape[2:]
         eight_bits = DTYPES[q.dtype] in EIGHT_BITS
         _check_head_dims(head_dim, head_dim_v, 16 if eight_bits else ALIGNMENT)
+        if eight_bits and -(-head_dim // 16) * 16 % 32:
+            raise Unsupported(
+                f"8-bit head_dim {head_dim} does not compile on SM100: failed to partition (128,{head_dim})"
+            )
         if eight_bits and p_dtype not in (None, DTYPES[q.dtype]):
             raise ValueError(f"p_dtype {p_dtype!r}: with {DTYPES[q.dtype]} inputs P has their dtype")
         if accumulator_bits is not None and not (eight_bits and 1 <= accumulator_bits <= 25):

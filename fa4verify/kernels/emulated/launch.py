@@ -38,12 +38,12 @@ PER_ROW = {
     "rescales_skipped": online.RESCALES_SKIPPED,
     "tiles_visited": online.TILES_VISITED,
     "tiles_masked": online.TILES_MASKED,
+    "p_saturated": online.SATURATED,
 }
 TOTALS = PER_ROW | {
     "emulated_exp2": online.EMULATED,
     "hardware_exp2": online.HARDWARE,
     "rows_dominant_not_one": online.NOT_ONE,
-    "p_saturated": online.SATURATED,
 }
 NO_COLUMNS: tuple[int, ...] = ()
 
@@ -96,7 +96,7 @@ class Descales:
         for name, given in (("q", self.q), ("k", self.k), ("v", self.v)):
             if given is None:
                 continue
-            shapes = [(batch, heads_kv)]
+            shapes: list[tuple[int, ...]] = [(batch, heads_kv)]
             if blocks:
                 tokens, heads = (q.shape[1], q.shape[2]) if name == "q" else (k.shape[1], heads_kv)
                 shapes.append((batch, heads, -(-tokens // BLOCK)))

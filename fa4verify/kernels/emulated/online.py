@@ -120,7 +120,21 @@ def _tile_of_row(s, plan, low, high, old, peak, sums, first, emulated, coefficie
 
 @numba.njit(cache=True)
 def _row_block(  # type: ignore[no-untyped-def]
-    q, k_tiles, v_tiles, low, high, first_tile, end_tile, sink, plan, step, p_step, emulated, coefficients, scales, outputs
+    q,
+    k_tiles,
+    v_tiles,
+    low,
+    high,
+    first_tile,
+    end_tile,
+    sink,
+    plan,
+    step,
+    p_step,
+    emulated,
+    coefficients,
+    scales,
+    outputs,
 ):
     """One block of up to 32 rows against the KV tiles [first_tile, end_tile)."""
     q_scales, k_scales, v_scales = scales
@@ -212,8 +226,8 @@ def attend(  # type: ignore[no-untyped-def]
     """All rows of one head (or packed group) against one KV head, in place of o, lse, counts and p_max.
 
     q (rows, D), k (tiles, D, tile_n), v (tiles, tile_n, Dv): float32 values of the dtype, contiguous. q may have more
-    rows than o: zeros that complete the last warp; low, high, sink, counts and p_max are as long as q. q_scales (rows,),
-    k_scales and v_scales (tiles,): read where the plan has blocks.
+    rows than o: zeros that complete the last warp; low, high, sink, counts and p_max are as long as q. q_scales
+    (rows,), k_scales and v_scales (tiles,): read where the plan has blocks.
     """
     k_tiles = _prepared(k, step)
     v_tiles = _prepared(v, step)

@@ -5,8 +5,8 @@ go forward. One thread owns the row.
     a = FMUL(old - new, c);  a >= -threshold keeps the old maximum and the factor 1 (inclusive; 0 disables it),
     x = FFMA(S, c, FFMA(-max, c, max_offset)),  P = poly(x) on emulated columns, EX2(x) on the others,
     element i is added to partial i mod 8; FMUL(sum, factor) comes first, into partial 0.
-FA4's Python subtracts the rounded product from max_offset; ptxas makes one FFMA of it. With the offset 0 of 16-bit inputs
-both are the same number.
+FA4's Python subtracts the rounded product from max_offset; ptxas makes one FFMA of it. With the offset 0 of 16-bit
+inputs both are the same number.
 
 A NaN score becomes P = 0 on an emulated column (the polynomial clamps at -127 with a max that drops NaN) and NaN on
 the others. With a negative scale the threshold test never fails, and masked keys no longer vanish: as in FA4.

@@ -88,8 +88,8 @@ class ShippedFa4:
     ) -> Output:
         """Return o in the dtype of q and lse float32; shapes as in vocabulary, or FA4's own for varlen.
 
-        q_descale, k_descale, v_descale: float32 (batch, heads_kv), for e4m3 and e5m2. schedule: "fixed", "reversed", "random" or "late" (execution.py), the
-        last two drawn by schedule_seed.
+        q_descale, k_descale, v_descale: float32 (batch, heads_kv), for e4m3 and e5m2. schedule: "fixed", "reversed",
+        "random" or "late" (execution.py), the last two drawn by schedule_seed.
         """
         options = {
             "causal": causal,
