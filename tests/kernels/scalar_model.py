@@ -21,7 +21,7 @@ from fa4verify.arithmetic.mufu_tanh import tanh
 
 F = np.float32
 LOG2_E, LN_2 = F(math.log2(math.e)), F(math.log(2))
-INF = F(np.inf)
+INF, ONE = F(np.inf), F(1)
 
 
 def fma(a, b, c):
@@ -56,7 +56,7 @@ NAMES = {
 class Model:
     """Parameters as FA4 names them; `left`, `right` bound the window (None: unbounded).
 
-    8-bit inputs: `qk_descale` and `v_descale` of the head, or `blocks`: scales of each row, of each KV tile for K and V.
+    8-bit inputs: `qk_descale` and `v_descale` of the head, or `blocks`: scales of each row, each KV tile of K and V.
     """
 
     tile_m: int
@@ -75,8 +75,8 @@ class Model:
     sink: float | None = None
     p_dtype: str | None = None
     offset: float = 0.0
-    qk_descale: np.float32 = F(1)
-    v_descale: np.float32 = F(1)
+    qk_descale: np.float32 = ONE
+    v_descale: np.float32 = ONE
     blocks: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def sees(self, i: int, j: int, sq: int, sk: int) -> bool:
@@ -127,6 +127,7 @@ class Model:
                     p, factor, m, sums = (self.blackwell_step if self.blackwell else self.hopper_step)(
                         s, c, m, sums, acc is None
                     )
+                    saturate = eight or self.p_dtype is not None
                     p16 = round_to(
                         np.array([p]), FORMATS[self.p_dtype or dtype], saturate=eight or self.p_dtype is not None
                     )
