@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 # What stands behind a number of a point that did not pass; a point without a number shows its outcome.
 MARKS = {"PASS": "", "SKIPPED": "", "FAIL": " !", "INCONCLUSIVE": " ?", "CRASHED": " !!", "TIMEOUT": " !!"}
-LEGEND = "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N."
+BEYOND = " >"
+LEGEND = (
+    "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N; > FP8 beyond the safe budget, threshold + offset "
+    "over log2 of the largest P."
+)
+# log2 of the largest number: what P may reach before it is clamped.
+LARGEST = {"e4m3": math.log2(448.0), "e5m2": math.log2(57344.0)}
 
 _WORST_LAST = ("PASS", "SKIPPED", "INCONCLUSIVE", "FAIL", "TIMEOUT", "CRASHED")
 
@@ -136,7 +142,14 @@ def _cell(records: list[Record], value: float | None, path: str) -> Cell:
     if value is None:
         return Cell(NONE if outcome == "PASS" else outcome, outcome)
     show = percent if is_share(path.partition(".")[2]) else digits
-    return Cell(show(value) + MARKS[outcome], outcome)
+    beyond = BEYOND if any(_beyond(item.case) for item in records) else ""
+    return Cell(show(value) + beyond + MARKS[outcome], outcome)
+
+
+def _beyond(case: Case) -> bool:
+    """Return whether a case asks for a P that its 8-bit format does not hold: 2^(threshold + offset)."""
+    asked = [case.options.get(name, default) for name, default in (("rescale_threshold", 0.0), ("max_offset", 8.0))]
+    return case.dtype in LARGEST and sum(asked) > LARGEST[case.dtype]
 
 
 def _is_metric(path: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-STUDIES = ("bias", "determinism", "exp2", "rescale", "stages")
+STUDIES = ("bias", "determinism", "exp2", "fa3_table", "fp8_budget", "fp8_length", "rescale", "stages")
 NAMES = tuple(sorted((*STUDIES, "gate", "release", "smoke")))
 
 

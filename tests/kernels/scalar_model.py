@@ -128,9 +128,7 @@ class Model:
                         s, c, m, sums, acc is None
                     )
                     saturate = eight or self.p_dtype is not None
-                    p16 = round_to(
-                        np.array([p]), FORMATS[self.p_dtype or dtype], saturate=eight or self.p_dtype is not None
-                    )
+                    p16 = round_to(np.array([p]), FORMATS[self.p_dtype or dtype], saturate=saturate)
                     before = None if acc is None else (acc * F(factor * unit)).astype(F)
                     acc = matmul(p16.astype(F), v[keys.start : keys.stop], before, architecture=arch, dtype=dtype)
                 descale = self.blocks[2][last] if self.blocks else self.v_descale
