@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MARKS = {"PASS": "", "SKIPPED": "", "FAIL": " !", "INCONCLUSIVE": " ?", "CRASHED": " !!", "TIMEOUT": " !!"}
 BEYOND = " >"
 LEGEND = (
-    "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N; > FP8 beyond the safe budget: threshold + offset "
-    "is more than log2 of the largest P."
+    "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N; > FP8 beyond the safe budget: threshold + "
+    "offset is more than log2 of the largest P."
 )
 # log2 of the largest number: what P may reach before it is clamped.
 LARGEST = {"e4m3": math.log2(448.0), "e5m2": math.log2(57344.0)}
