@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Verdict
+from fa4verify.vocabulary import EIGHT_BITS, Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,8 +71,9 @@ def verify(case: Case, *, device: str | None = None, require_gpu: bool = False) 
             baseline, reordered = _baselines(case, inputs, device)
         with timed("solve"):
             truth = references.solve(case, inputs, device=device)
+            on_inputs = _on_inputs(case, inputs, device)
         with timed("measure"):
-            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
+            metrics = judgement.measure(case, output, truth, reordered, baseline, on_inputs=on_inputs, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)
@@ -106,9 +107,23 @@ def _device_of(case: Case, baseline: Output | None) -> dict[str, str]:
 
 def _baselines(case: Case, inputs: Inputs, device: str | None) -> tuple[Output | None, Output | None]:
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
-    baseline = _run_as(case.baseline, case, inputs, device) if case.baseline else None
-    reordered = _run_as("standard", case, inputs, None, reorder_ops=True) if case.operation == "forward" else None
-    return baseline, reordered
+    has_rule = case.operation == "forward" and case.dtype not in EIGHT_BITS and case.truth == "inputs"
+    reordered = _run_as("standard", case, inputs, None, reorder_ops=True) if has_rule else None
+    return _baseline(case, inputs, device), reordered
+
+
+def _baseline(case: Case, inputs: Inputs, device: str | None) -> Output | None:
+    """Return what the case's baseline gives: another kernel, or its own on the same draws in another 8-bit format."""
+    if case.baseline in EIGHT_BITS:
+        return kernels.run(*cases.in_format(case, inputs, case.baseline), device=device)
+    return _run_as(case.baseline, case, inputs, device) if case.baseline else None
+
+
+def _on_inputs(case: Case, inputs: Inputs, device: str | None) -> Truth | None:
+    """Return the truth of the inputs as rounded, where the case's truth is that of the draws."""
+    if case.truth == "inputs" or case.operation != "forward":
+        return None
+    return references.solve(msgspec.structs.replace(case, truth="inputs"), inputs, device=device)
 
 
 def _run_as(kernel: str, case: Case, inputs: Inputs, device: str | None, **options: bool) -> Output:
@@ -195,7 +210,7 @@ def admit(suite: Suite, *, device: str | None = None) -> None:
     seen = set()
     for case in suite.cases:
         try:
-            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}))
+            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}, label=""))
             if not case.budgets or problem in seen:
                 continue
             seen.add(problem)
@@ -222,6 +237,6 @@ def _admissible(case: Case, device: str | None) -> list[str]:
     if known and not any(np.isfinite(tensor).any() for tensor in known):
         raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
     # FlashAttention's rule is no budget, so the baseline alone is enough.
-    baseline = _run_as(case.baseline, small, inputs, device) if case.baseline else None
+    baseline = _baseline(small, inputs, device)
     baseline_metrics = judgement.measure(small, baseline, truth) if baseline else {}
     return judgement.admit(small, truth, baseline_metrics, baseline)

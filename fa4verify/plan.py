@@ -15,6 +15,7 @@ import msgspec
 
 from fa4verify import __version__, cases, devices, gpus, kernels
 from fa4verify.runs import RunHeader
+from fa4verify.vocabulary import EIGHT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,9 @@ class BadRequest(Exception):  # noqa: N818 - the user's mistake, told to the use
     """What was asked for cannot be run; one line, to be shown as it is."""
 
 
-def plan(source: str, *, kernel: str | None = None, select: str | None = None, budgets: bool = True) -> Suite:
+def plan(
+    source: str, *, kernel: str | None = None, select: str | None = None, budgets: bool = True, full: bool = False
+) -> Suite:
     """Return the cases to run.
 
     Parameters
@@ -39,12 +42,14 @@ def plan(source: str, *, kernel: str | None = None, select: str | None = None, b
         Expression that picks cases (`cases.select`).
     budgets
         Try the budgets on trivial outputs. Costs seconds; a second process of the same run need not do it again.
+    full
+        The suite's larger form (`cases.load_suite`).
     """
     try:
-        suite = cases.load_suite(source)
+        suite = cases.load_suite(source, full=full)
         suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select))
         for name in sorted({name for case in suite.cases for name in (case.kernel, case.baseline) if name}):
-            if name not in kernels.names():
+            if name not in (*kernels.names(), *EIGHT_BITS):
                 kernels.kernel(name)
     except (cases.SuiteError, kernels.UnknownKernel) as error:
         raise BadRequest(str(error)) from error

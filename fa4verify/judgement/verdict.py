@@ -17,9 +17,9 @@ import numpy as np
 from fa4verify.arithmetic.formats import ulp
 from fa4verify.judgement.budgets import Evaluation, evaluate
 from fa4verify.judgement.classes import in_words
-from fa4verify.judgement.diagnosis import diagnose
+from fa4verify.judgement.diagnosis import MISMATCH, diagnose
 from fa4verify.judgement.layout import EXPECTED_TENSORS, contract_breach, given, layout
-from fa4verify.vocabulary import ACTIVITY, Case, Finding, Metrics, Output, Truth, Verdict
+from fa4verify.vocabulary import ACTIVITY, EIGHT_BITS, Case, Finding, Metrics, Output, Truth, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +57,10 @@ def judge(
         )
         unsaid.append(Finding(f"nothing was judged: {why}"))
     if failed:
-        hints = [Finding(f"hint: {hint}", tensor=tensor) for tensor, hint in diagnose(case, output, truth)]
+        hints = [
+            Finding(hint if hint.startswith(MISMATCH) else f"hint: {hint}", tensor=tensor)
+            for tensor, hint in (*diagnose(case, output, truth), *_clamped(output))
+        ]
         return Verdict("FAIL", (*failed, *hints, *unsaid, *passed))
     if unsaid:
         return Verdict("INCONCLUSIVE", (*unsaid, *passed))
@@ -116,6 +119,19 @@ def _inactive(case: Case, output: Output) -> list[Finding]:
     ]
 
 
+def _clamped(output: Output) -> list[tuple[str, str]]:
+    """Return how many P were clamped, if any, and where the first one is if the kernel counts by row."""
+    count = output.activity.get("p_saturated", 0)
+    if not count:
+        return []
+    words = f"{count:.0f} P clamped: largest P {output.activity.get('max_p', 0):.6g}"
+    per_row = output.activity_per_row.get("p_saturated")
+    if per_row is not None and per_row.any():
+        worst = np.unravel_index(int(per_row.argmax()), per_row.shape)
+        words += f"; most of them, {int(per_row.max())}, in row [{', '.join(map(str, worst))}]"
+    return [("o", words)]
+
+
 def _finding(answer: Evaluation, case: Case, metrics: Mapping[str, Metrics], output: Output, truth: Truth) -> Finding:
     budget = answer.budget
     where = None
@@ -123,6 +139,8 @@ def _finding(answer: Evaluation, case: Case, metrics: Mapping[str, Metrics], out
         places = metrics[budget.tensor].where
         where = places.get(budget.metric, places.get("max_abs"))
     parts = list(_sentence(answer))
+    if answer.held is False and case.baseline in EIGHT_BITS and budget.kind == "ratio_to_baseline":
+        parts[0] = f"format ordering violated: {case.dtype} is worse than {case.baseline}; {parts[0]}"
     if answer.held is False and where is not None:
         parts.append(_at(case, budget.tensor, where, output, truth))
     parts.append(f"budget {budget.name}: {budget.provenance}")
