@@ -198,3 +198,6 @@ def test_the_page_has_a_row_for_every_release(monkeypatch):
     assert "not looked at" in rows["3"]
     assert "cannot be installed: gone" in rows["4"]
     assert "3 of 4 releases" in text
+    (avoid,) = [line for line in text.splitlines() if line.startswith("- **2** for")]
+    assert SM100 in avoid
+    assert "2^12" in avoid
