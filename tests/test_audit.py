@@ -40,6 +40,7 @@ def found(monkeypatch):
             yield as_agreed(one, **changed.get(one.id, {}))
 
     monkeypatch.setattr(results, "audited", audited)
+    monkeypatch.setattr(audit.kernels, "availability", {}.get)  # also where flash-attn-4 is not installed
     return changed
 
 
@@ -180,6 +181,12 @@ def test_without_an_index_the_error_is_one_line(monkeypatch, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "package index cannot be reached" in said
     assert len(said.splitlines()) == 1
+
+
+def test_without_flash_attn_the_reason_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(audit.kernels, "availability", lambda name: f"{name} needs flash-attn-4, not installed")
+    assert main(["audit"]) == 2
+    assert "flash-attn-4, not installed" in capsys.readouterr().err
 
 
 def test_options_that_need_a_release_say_so(capsys):
