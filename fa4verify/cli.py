@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | races | audit | exp2 | doctor` and more.
+"""The command line: `fa4verify run | list | report | diff | baseline | races | audit | invariance | admit` and more.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -102,6 +102,7 @@ def run(
         Print the headline only, and no progress.
     """
     choose_tables(tables)
+    from fa4verify.baseline import counting
     from fa4verify.outcome import Past, tell
     from fa4verify.plan import admitted, placed, plan
     from fa4verify.runs import read
@@ -115,8 +116,9 @@ def run(
     with placed(chosen, device) as place:
         admitted(chosen, place)
         path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
-    only = {case.id for case in chosen.cases} if select else None
-    past = Past(baseline, before, only) if baseline and before else None
+    past = None
+    if baseline and before:
+        past = Past(baseline, before, counting(before, chosen.cases, selected=bool(select)))
     return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
 
 
@@ -210,6 +212,31 @@ def diff(
     from fa4verify.outcome import compare
 
     return compare(old, new, told="json" if json else "markdown" if markdown else "line" if quiet else "all", html=html)
+
+
+@app.command(name="baseline")
+def baseline_(path: Path, into: Path, /, *, quiet: bool = False) -> int:
+    """Keep a finished run as a baseline, small enough for a repository, and tell what it changes.
+
+    Parameters
+    ----------
+    path
+        The run file.
+    into
+        The baseline, .jsonl.xz; for `fa4verify run --baseline` and `pytest --accuracy-baseline`.
+    quiet
+        Print the headlines only.
+    """
+    from fa4verify.baseline import keep
+    from fa4verify.outcome import compare
+    from fa4verify.runs import read
+
+    run = read(path)
+    if into.exists():
+        compare(into, path, told="line" if quiet else "all", leads_on=False)
+    size = keep(run, into)
+    print(f"written: {into} ({len(run.records)} case{'' if len(run.records) == 1 else 's'}, {round(size / 1000)} kB)")
+    return 0
 
 
 @app.command

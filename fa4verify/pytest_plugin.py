@@ -11,6 +11,9 @@ xfailed. The failure message is the report: findings and the command that reruns
 
 Cases run in worker processes (sweep.py): as many as there are cores, ahead of pytest; under xdist, one for each of its
 processes. Verdicts are the same either way. --accuracy-record writes every Record, from the controlling process alone.
+
+With --accuracy-baseline FILE (or `accuracy_baseline = FILE` in pytest's configuration, below its root) a case that
+departs from that run fails too, with what drifted; cases that the file does not have are not held to it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from fa4verify.baseline import Baseline
     from fa4verify.runs import RunWriter
     from fa4verify.sweep import Setup, Workers
     from fa4verify.vocabulary import Case, Record, Suite
@@ -36,8 +40,12 @@ _OPTIONS = {
     "--accuracy-kernel": ("NAME", "run every case with this kernel: a name, or your own as package.module:attribute"),
     "--accuracy-select": ("EXPR", "only the cases that match, as in `fa4verify run --select`"),
     "--accuracy-device": ("DEVICE", "where GPU kernels run: cuda:N, cpu or auto (default), as in `fa4verify run`"),
+    "--accuracy-baseline": ("RUN", "a case that departs from this run file fails (`fa4verify baseline` makes one)"),
     "--accuracy-record": ("PATH", "write every Record to this new run file, for `fa4verify report`"),
 }
+
+
+_INI = "accuracy_baseline"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option, (metavar, about) in _OPTIONS.items():
         group.addoption(option, metavar=metavar, default=None, help=about)
     group.addoption("--accuracy-require-gpu", action="store_true", help="a case skipped for want of a GPU fails")
+    parser.addini(_INI, "run file that the cases of -m accuracy are held to, below the root folder", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +70,7 @@ class Accuracy:
     """One pytest process that verifies cases."""
 
     suite: Suite
+    baseline: Baseline | None = None
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -75,6 +85,7 @@ class Accuracy:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Load the suite; what is wrong with it is a usage error."""
+        from fa4verify.baseline import Baseline
         from fa4verify.plan import BadRequest, admitted, header_of, placed, plan
         from fa4verify.runs import RunFileError, RunWriter
 
@@ -93,11 +104,22 @@ class Accuracy:
                 admitted(self.suite, self.device)
             else:  # what the controlling process has claimed for all
                 self.device = self._worker["accuracy_device"]
+            header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
+            if found := self._baseline_file():
+                self.baseline = Baseline(found, header)
             if option("--accuracy-record") and self._worker is None:
-                header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
                 self._writer = RunWriter(Path(option("--accuracy-record")), header).__enter__()
         except (BadRequest, RunFileError) as error:
             raise pytest.UsageError(str(error)) from error
+
+        asked = option("--accuracy-baseline")
+        if asked and self.baseline and not any(case.id in self.baseline for case in self.suite.cases):
+            raise pytest.UsageError(f"{asked}: has none of the cases of {self.suite.name}")
+
+    def _baseline_file(self) -> Path | None:
+        """Return what was asked for; what pytest's configuration names stands below its root."""
+        asked, named = self.config.getoption("--accuracy-baseline"), self.config.getini(_INI)
+        return Path(asked) if asked else self.config.rootpath / named if named else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -202,6 +224,8 @@ class CaseItem(pytest.Item):
         """Verify the case and translate its outcome."""
         self.record = self.door.record(self.case)
         outcome, findings = self.record.verdict.outcome, self.record.verdict.findings
+        if self.door.baseline is not None and (told := self.door.baseline.departs(self.record)):
+            raise NotPassed(self.record, told)
         if outcome == "SKIPPED":
             pytest.skip(findings[0].message)
         if outcome in ("FAIL", "INCONCLUSIVE") and self.door.suite.study is not None:
@@ -213,9 +237,12 @@ class CaseItem(pytest.Item):
         """Show the report instead of a traceback."""
         if not isinstance(excinfo.value, NotPassed):
             return super().repr_failure(excinfo, style)
-        record = excinfo.value.record
-        told = [finding.message for finding in record.verdict.findings if not finding.passed]
-        return "\n".join([f"{record.verdict.outcome} {record.case.id}", *told, f"again: {record.command}"])
+        from fa4verify.reports.page import block, text
+
+        record, departed = excinfo.value.record, excinfo.value.departed
+        told = [block(finding.message) for finding in record.verdict.findings if not finding.passed]
+        outcome = "DRIFTED" if departed and record.verdict.outcome == "PASS" else record.verdict.outcome
+        return "\n".join([f"{outcome} {text(record.case.id)}", *told, *departed, f"again: {block(record.command)}"])
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Name the item by its case."""
@@ -223,8 +250,8 @@ class CaseItem(pytest.Item):
 
 
 class NotPassed(Exception):  # noqa: N818 - a verdict, not an error of the program
-    """A case that did not pass; the Record says why."""
+    """A case that did not pass, or departs from the baseline; the Record and these lines say why."""
 
-    def __init__(self, record: Record) -> None:
-        super().__init__(f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
-        self.record = record
+    def __init__(self, record: Record, departed: tuple[str, ...] = ()) -> None:
+        super().__init__(departed[0] if departed else f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
+        self.record, self.departed = record, departed

@@ -6,7 +6,7 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-STUDIES = ("bias", "determinism", "exp2", "peers", "rescale", "stages")
+STUDIES = ("bias", "determinism", "exp2", "octave", "peers", "rescale", "stages")
 ON_A_GPU = ("determinism-gpu", "fidelity")
 NAMES = tuple(sorted((*STUDIES, *ON_A_GPU, "gate", "release", "smoke"), key="{}.toml".format))  # as files are
 
