@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from fa4verify import kernels
 from fa4verify.kernels.shipped.audit import configurations, contract, results
 from fa4verify.kernels.shipped.audit.facts import ranges
 from fa4verify.plan import BadRequest
@@ -103,6 +104,8 @@ def collected(
     """Return the results in the order asked for, with a bar on stderr."""
     from fa4verify.sweep import default_workers
 
+    if reason := kernels.availability("fa4@sm_90a"):
+        raise BadRequest(f"audit: {reason}")
     found: dict[str, Result] = {}
     bar = Progress(console=Console(stderr=True, quiet=quiet), transient=True)
     with bar:

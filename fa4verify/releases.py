@@ -14,7 +14,7 @@ import msgspec
 
 from fa4verify import changelog
 from fa4verify.changelog import Audited, Change, Comparison
-from fa4verify.kernels.shipped.audit import releases
+from fa4verify.kernels.shipped.audit import contract, releases
 from fa4verify.kernels.shipped.audit.results import stamp
 from fa4verify.plan import BadRequest
 
@@ -119,6 +119,9 @@ def page(known: Sequence[str]) -> str:
     return "\n".join(
         (
             _HEAD.format(date=datetime.now(UTC).date().isoformat(), looked=looked, all=len(known)),
+            *_avoid([found for release in known if (found := _kept(release)) is not None]),
+            "## Release by release",
+            "",
             "| release | compiled with | numerics against the release above that compiles | unsafe | same bits |",
             "|---|---|---|---|---|",
             *rows,
@@ -129,6 +132,22 @@ def page(known: Sequence[str]) -> str:
             "",
         )
     )
+
+
+def _avoid(every: list[Audited]) -> list[str]:
+    """Say which releases to avoid for what, and which need another DSL than pip's."""
+    broken: dict[tuple[str, str], list[str]] = {}
+    for found in every:
+        for identity, result in found.results.items():
+            for sentence in contract.unsafe(result)[0]:
+                broken.setdefault((identity, sentence), []).append(found.release)
+    lines = [f"- **{', '.join(some)}** for {identity}: {said}." for (identity, said), some in broken.items()]
+    for found in every:
+        if found.dsl:
+            lines.append(f"- {found.release} without `nvidia-cutlass-dsl=={found.dsl}`: {found.note}.")
+        elif found.results and not found.compiled:
+            lines.append(f"- {found.release}: nothing compiles, neither with pip's DSL nor with the oldest it allows.")
+    return ["## Which release to avoid for what", "", *(lines or ["None of those looked at."]), ""]
 
 
 def _row(found: Audited, before: Audited | None, notes: list[str]) -> str:
@@ -181,7 +200,7 @@ def _changed(found: list[Change]) -> str:
     parts = []
     for one in found:
         kind, _, fact = one.fact.rpartition(".")
-        if fact in hidden:
+        if fact in hidden or "not found" in (one.before, one.after):  # a gap of the audit's is no change of FA4's
             continue
         where = ", ".join(one.configurations[:2]) + (" ..." if len(one.configurations) > 2 else "")
         kernel = "" if kind in ("forward", "") else f"{kind}: "

@@ -40,6 +40,7 @@ def found(monkeypatch):
             yield as_agreed(one, **changed.get(one.id, {}))
 
     monkeypatch.setattr(results, "audited", audited)
+    monkeypatch.setattr(audit.kernels, "availability", {}.get)  # also where flash-attn-4 is not installed
     return changed
 
 
@@ -182,6 +183,12 @@ def test_without_an_index_the_error_is_one_line(monkeypatch, tmp_path, capsys):
     assert len(said.splitlines()) == 1
 
 
+def test_without_flash_attn_the_reason_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(audit.kernels, "availability", lambda name: f"{name} needs flash-attn-4, not installed")
+    assert main(["audit"]) == 2
+    assert "flash-attn-4, not installed" in capsys.readouterr().err
+
+
 def test_options_that_need_a_release_say_so(capsys):
     assert main(["audit", "--against", "4.0.0b20"]) == 2
     assert "--release" in capsys.readouterr().err
@@ -198,3 +205,6 @@ def test_the_page_has_a_row_for_every_release(monkeypatch):
     assert "not looked at" in rows["3"]
     assert "cannot be installed: gone" in rows["4"]
     assert "3 of 4 releases" in text
+    (avoid,) = [line for line in text.splitlines() if line.startswith("- **2** for")]
+    assert SM100 in avoid
+    assert "2^12" in avoid

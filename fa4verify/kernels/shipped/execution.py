@@ -41,7 +41,8 @@ class Execution:
     """Settings of the machine for every launch of a call, and the list that collects what ran.
 
     `edit` gets the entry's name and the PTX, and returns the PTX to run; `alter` gets and returns a loaded kernel.
-    `instead` gets the PTX and every launch, and nothing is run: outputs keep what FA4 allocated.
+    `instead` gets the PTX and every launch, and nothing is run: outputs keep what FA4 allocated. Host code that cannot
+    be linked, an older DSL's, launches nothing: None.
     """
 
     schedule: Any = None
@@ -49,7 +50,7 @@ class Execution:
     workers: int | None = None
     edit: Callable[[str, str], str] | None = None
     alter: Callable[[Any], Any] | None = None
-    instead: Callable[[str, runtime.Launch], None] | None = None
+    instead: Callable[[str, runtime.Launch | None], None] | None = None
     launches: list[Executed] = field(default_factory=list)
 
 
@@ -105,7 +106,17 @@ def execute(function: CompiledFunction, arguments: tuple[Any, ...], target: Targ
             return
         execution.launches.append(_run(function, launch, memory, target, execution))
 
+    if execution.instead is not None and not _is_linked(function):
+        execution.instead(function.compiled.ptx, None)
+        return
     runtime.run(function.function, exported(arguments), device=device, receiver=receive)
+
+
+def _is_linked(function: CompiledFunction) -> bool:
+    try:
+        return function.function is not None
+    except RuntimeError:  # a RuntimeMismatch, or the linker's own
+        return False
 
 
 def _check_shared(launch: runtime.Launch, target: Target) -> None:

@@ -28,10 +28,10 @@ TORCH = {"bf16": "bfloat16", "fp16": "float16", "e4m3": "float8_e4m3fn", "e5m2":
 
 @dataclass(frozen=True)
 class Compiled:
-    """A PTX text and the parameters of its first launch, by name."""
+    """A PTX text and the parameters of its launches by name; None where its host code could not be linked."""
 
     ptx: str
-    parameters: Mapping[str, bytes]
+    parameters: Mapping[str, bytes] | None
 
 
 def compiled(one: Configuration) -> list[Compiled]:
@@ -47,8 +47,8 @@ def compiled(one: Configuration) -> list[Compiled]:
 
     found: dict[str, dict[str, bytes]] = {}
 
-    def record(ptx: str, launch: Launch) -> None:
-        found.setdefault(ptx, {}).update(_parameters(ptx, launch))
+    def record(ptx: str, launch: Launch | None) -> None:
+        found.setdefault(ptx, {}).update({} if launch is None else _parameters(ptx, launch))
 
     kernel = attention.ShippedFa4(TARGETS[one.arch])
     tensors, options = _problem(one)
@@ -57,7 +57,7 @@ def compiled(one: Configuration) -> list[Compiled]:
             kernel.forward(*tensors, **options)
         else:
             kernel.backward(*tensors, **options, deterministic=one.deterministic)
-    return [Compiled(ptx, parameters) for ptx, parameters in found.items()]
+    return [Compiled(ptx, parameters or None) for ptx, parameters in found.items()]
 
 
 def facts(one: Configuration) -> dict[str, Facts]:
