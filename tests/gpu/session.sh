@@ -38,7 +38,7 @@ step() {
     fidelity) $python -m fa4verify run fidelity --device cuda:0 --require-gpu --out "$into" ;;
     idle) $python -m fa4verify run determinism-gpu --device cuda:0 --workers 1 --select "not loaded" --out "$into" ;;
     loaded) $python -m fa4verify run determinism-gpu --device cuda:0 --workers 4 --select "loaded" --out "$into" ;;
-    release) $python -m fa4verify run release --kernel flash-attn-4 --device cuda:0 --quiet --out "$into" ;;
+    release) $python -m fa4verify run release --kernel flash-attn-4 --select kernel=fa4-sm90 --device cuda:0 --quiet --out "$into" ;;
     *) echo "no step $1"; return 2 ;;
   esac
 }
