@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | baseline | races | invariance | admit | doctor` and more.
+"""The command line: `fa4verify run | list | report | diff | baseline | races | audit | invariance | admit` and more.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -278,6 +278,69 @@ def races(
     return race(
         chosen_case(kernel, case, suite), count=schedules, seed=seed, delete=delete, matching=matching, file=json
     )
+
+
+@app.command
+def audit(
+    *,
+    arch: list[str] | None = None,
+    config: list[str] | None = None,
+    all_: Annotated[bool, Parameter(name="--all")] = False,
+    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    fresh: bool = False,
+    json: bool = False,
+    write_contract: bool = False,
+    release: str | None = None,
+    against: str | None = None,
+    run: bool = False,
+    table: Path | None = None,
+) -> int:
+    """Read the numerics of the installed flash-attn-4 from its PTX and hold them to the contract (docs/audit.md).
+
+    Parameters
+    ----------
+    arch
+        Only this architecture (sm_100a); may be given again.
+    config
+        Only configurations with these words (d128 causal e4m3), of this pattern, or of this id.
+    all_
+        The whole grid instead of a part in which every pair of choices occurs.
+    workers
+        Processes that compile; by default one for each physical core.
+    fresh
+        Compile and read again, whatever is on disk.
+    json
+        Print one JSON object instead: exit code, counts, verdicts, facts with their lines of PTX.
+    write_contract
+        Make what is found the new contract.
+    release
+        Audit this release of flash-attn-4 (4.0.0b36), installed in an environment of its own, and tell what changed.
+    against
+        The release to compare it with; by default the one before it.
+    run
+        With `release` or `table`: also run five cases on the PTX machine and compare the results.
+    table
+        Compare every release of the package index with the one before and write this Markdown file; with `release`,
+        find out about these releases only (all others as they are known from earlier calls).
+    """
+    from fa4verify import audit as door
+    from fa4verify.plan import BadRequest
+
+    if release or table:
+        from fa4verify import changelog
+
+        picked = door.chosen(arch or (), config or (), every=True) if arch or config else changelog.compared()
+        if table:
+            from fa4verify.releases import write
+
+            return write(table, picked, workers=workers or 1, run=run, only=(release or "").split())
+        return changelog.compare(str(release), against, picked, workers=workers or 1, run=run, json=json)
+    if against or run:
+        raise BadRequest("audit: --against and --run are about a --release")
+    asked = door.chosen(arch or (), config or (), every=all_)
+    if write_contract:
+        return door.write_contract(asked, workers=workers, fresh=fresh)
+    return door.audit(asked, workers=workers, fresh=fresh, json=json)
 
 
 @app.command

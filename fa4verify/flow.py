@@ -65,6 +65,8 @@ def verify(case: Case, *, device: str | None = None, require_gpu: bool = False) 
             inputs = cases.draw(case)
         if case.operation == "repeat":
             return _repeated(case, inputs, timed, seconds, device)
+        if case.operation == "audit":
+            return _audited(case, timed, seconds)
         with timed("run"):
             output = kernels.run(case, inputs, device=device)
         with timed("baseline"):
@@ -152,6 +154,17 @@ def _repeated(
         provenance={**runs.provenance, "deterministic": judgement.flag(case, verdict, runs)},
         command=command(case),
     )
+
+
+def _audited(case: Case, timed: Callable[[str], AbstractContextManager[None]], seconds: dict[str, float]) -> Record:
+    """Read the kernel's code and hold it to the contract (docs/audit.md)."""
+    with timed("run"):
+        found = kernels.audit(case)
+    facts = len(found.result.facts)
+    findings = tuple(Finding(finding) for finding in found.findings)
+    if found.verdict == "PASS":
+        findings = (Finding(f"{facts} facts of its PTX are as agreed", budget="contract", passed=True),)
+    return Record(case=case, verdict=Verdict(found.verdict, findings), seconds=seconds, command=command(case))
 
 
 def command(case: Case) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Operation = Literal["forward", "exp2", "backward", "repeat"]
+Operation = Literal["forward", "exp2", "backward", "repeat", "audit"]
 DType = Literal["bf16", "fp16"]
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "SKIPPED", "CRASHED", "TIMEOUT"]
 BudgetKind = Literal["absolute", "ulp", "ratio_to_baseline", "ratio_to_floor", "expected_error", "equals"]
@@ -47,6 +47,7 @@ TENSORS = {
     "exp2": ("y",),
     "backward": ("dq", "dk", "dv", "delta", "dsink"),
     "repeat": ("o", "lse", "dq", "dk", "dv"),
+    "audit": (),  # what it is judged on is no tensor: docs/audit.md
 }
 # Bit by bit against the baseline's output: elements unlike, share of equal ones, largest distance in ulp.
 BITS = "bits_unlike_baseline"

@@ -222,6 +222,10 @@ def _budgets(settings: Settings, case: Case, key: str, known: Mapping[str, Budge
     """Return the budgets by name; {kernel} and {dtype} in a name stand for the case's."""
     names, place = settings.get("budgets", ([], f"{key}.budgets"))
     names = converted(names, list[str], place)
+    if case.operation == "audit":
+        if names:
+            raise SuiteError(place, "budgets of an audit", "none: its limits are the contract (docs/audit.md)")
+        return ()
     if not names:
         raise SuiteError(place, "no budget", "at least one: a case without a limit proves nothing")
     found = []

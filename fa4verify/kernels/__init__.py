@@ -1,5 +1,6 @@
 """Room 2: what is under test. Importing it loads no kernel."""
 
+from fa4verify.kernels.audited import audit
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, NoDevice, UnknownKernel, Unsupported
 from fa4verify.kernels.registry import availability, compile_ahead, kernel, names, needs_gpu
@@ -12,6 +13,7 @@ __all__ = [
     "NoDevice",
     "UnknownKernel",
     "Unsupported",
+    "audit",
     "availability",
     "compile_ahead",
     "kernel",

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from fa4verify.kernels import fa4_options
@@ -189,7 +190,10 @@ class ShippedFa4:
         with self.interface(how) as (fa4, execution):
             from fa4verify.kernels.shipped.device_tensors import on_host
 
-            found = getattr(fa4, function)(*tensors, **options)
+            called = getattr(fa4, function)
+            known = signature(called).parameters  # an older release has fewer: what was not asked for is left out
+            given = {name: value for name, value in options.items() if value is not None or name in known}
+            found = called(*tensors, **given)
         return on_host(found), execution
 
     @contextmanager
