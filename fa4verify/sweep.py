@@ -81,10 +81,10 @@ def sweep(
 
 def kernels_of(cases: Iterable[Case]) -> frozenset[str]:
     """Return the kernels that the cases, their baselines and their twins run."""
-    from fa4verify.kernels import TWINS
+    from fa4verify.kernels import twin_of
 
     named = {name for case in cases for name in (case.kernel, case.baseline) if name}
-    twins = TWINS if any(case.operation == "repeat" for case in cases) else ()
+    twins = {twin_of(case) for case in cases if case.operation == "repeat"}
     return frozenset(named | {"standard", *twins})  # FlashAttention's rule compares with standard attention
 
 
