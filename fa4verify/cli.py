@@ -117,7 +117,7 @@ def run(
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select, full=full, budgets=False)
     with placed(chosen, device) as place:
-        admitted(chosen, place)
+        admitted(chosen, place, workers=workers, tables=tables)
         path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
     past = None
     if baseline and before:

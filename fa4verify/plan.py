@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from fa4verify.vocabulary import Case, Suite
 
 
+# A trial takes a third of a second, a process five to start.
+_TRIALS_FOR_WORKERS = 40
+_WORKERS_FOR_TRIALS = 4
+
+
 class BadRequest(Exception):  # noqa: N818 - the user's mistake, told to the user
     """What was asked for cannot be run; one line, to be shown as it is."""
 
@@ -58,12 +63,23 @@ def plan(
     return suite
 
 
-def admitted(suite: Suite, device: str | None = None) -> None:
-    """Try the budgets on trivial outputs; BadRequest where one would pass."""
-    from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
+def admitted(
+    suite: Suite, device: str | None = None, *, workers: int | None = None, tables: Path | None = None
+) -> None:
+    """Try the budgets on trivial outputs; BadRequest where one would pass.
 
+    In processes where there are enough of both, `workers` or cores and problems, to be worth starting them.
+    """
+    from fa4verify.flow import Inadmissible, admit, problems  # seconds: torch and numba
+    from fa4verify.sweep import Setup, Workers, default_workers, kernels_of
+
+    todo, count = problems(suite), workers or default_workers()
     try:
-        admit(suite, device=device)
+        if count < _WORKERS_FOR_TRIALS or len(todo) < _TRIALS_FOR_WORKERS:
+            admit(suite, device=device)
+            return
+        with Workers(count, backward=False, setup=Setup(device, tables=tables), kernels=kernels_of(todo)) as pool:
+            admit(suite, trial=pool.refusals)
     except Inadmissible as error:
         raise BadRequest(str(error)) from error
 

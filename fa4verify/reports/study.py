@@ -60,11 +60,11 @@ def tables(study: Study, records: Iterable[Record]) -> tuple[Table, ...]:
     columns: dict[tuple[str, ...], None] = {}
     lines: dict[str, Any] = {}  # label -> value
     for record in records:
-        title = tuple(_label(record.case, path) for path in study.tables)
-        column = tuple(_label(record.case, path) for path in study.columns)
-        label = _label(record.case, study.rows)
-        titles[title], columns[column], lines[label] = None, None, value_at(record.case, study.rows)
-        points.setdefault((title, column, label), []).append(record)
+        title = tuple(label(record.case, path) for path in study.tables)
+        column = tuple(label(record.case, path) for path in study.columns)
+        line = label(record.case, study.rows)
+        titles[title], columns[column], lines[line] = None, None, value_at(record.case, study.rows)
+        points.setdefault((title, column, line), []).append(record)
     relative = study.relative_to
     base = next((label for label, line in lines.items() if relative is not None and line == relative), None)
     return tuple(_table(study, points, title, list(columns), list(lines), base) for title in titles)
@@ -172,7 +172,8 @@ def _is_metric(path: str) -> bool:
     return not path.startswith("activity.")
 
 
-def _label(case: Case, path: str) -> str:
+def label(case: Case, path: str) -> str:
+    """Return what stands for the value at a path of a Case in a table."""
     value = value_at(case, path)
     if isinstance(value, Distribution):
         arguments = ", ".join(f"{name}={argument}" for name, argument in value.arguments.items())
