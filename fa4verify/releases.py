@@ -158,7 +158,8 @@ def _row(found: Audited, before: Audited | None, notes: list[str]) -> str:
     compiled = [one for one in found.results.values() if one.kernels]
     if not compiled:
         reason = broken[0].failed if broken else next(iter(found.results.values())).refused
-        return f"| {found.release} | {dsl} | nothing compiles: {_cell(reason)} | | |"
+        more = f"; {_cell(found.note)}" if found.note else ""
+        return f"| {found.release} | {dsl} | nothing compiles: {_cell(reason)}{more} | | |"
     changed = changelog.changes(before, found) if before else []
     told = _same_bits(before, found, notes)
     said = _changed(changed) if before else "the first that compiles"
