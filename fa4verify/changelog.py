@@ -99,10 +99,12 @@ def audited(release: str, asked: Sequence[Configuration], *, workers: int = 1) -
         found = _audited_with(python, release, asked, workers)
         if 2 * found.compiled < len(asked) and (dsl := releases.oldest_dsl(python)):
             older = _audited_with(releases.environment(release, dsl), release, asked, workers)
+            newest = found.versions.get(releases.DSL)
             if older.compiled > found.compiled:
-                newest = found.versions.get(releases.DSL)
                 note = f"with DSL {newest}, which pip takes, {found.compiled} of {len(asked)} kernels compile"
                 return msgspec.structs.replace(older, dsl=dsl, note=note)
+            said = next((one.failed or one.refused for one in older.results.values() if not one.kernels), "")
+            return msgspec.structs.replace(found, note=f"nor do more compile with DSL {dsl}, the oldest: {said[:200]}")
     except releases.Unreachable as error:
         raise BadRequest(f"audit: {release}: {error}") from error
     return found

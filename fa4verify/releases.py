@@ -122,7 +122,7 @@ def page(known: Sequence[str]) -> str:
             *_avoid([found for release in known if (found := _kept(release)) is not None]),
             "## Release by release",
             "",
-            "| release | compiled with | numerics against the release above that compiles | unsafe | same bits |",
+            "| release | compiled with | numerics against the row above that compiles | unsafe | same bits |",
             "|---|---|---|---|---|",
             *rows,
             "",
@@ -158,7 +158,8 @@ def _row(found: Audited, before: Audited | None, notes: list[str]) -> str:
     compiled = [one for one in found.results.values() if one.kernels]
     if not compiled:
         reason = broken[0].failed if broken else next(iter(found.results.values())).refused
-        return f"| {found.release} | {dsl} | nothing compiles: {_cell(reason)} | | |"
+        more = f"; {_cell(found.note)}" if found.note else ""
+        return f"| {found.release} | {dsl} | nothing compiles: {_cell(reason)}{more} | | |"
     changed = changelog.changes(before, found) if before else []
     told = _same_bits(before, found, notes)
     said = _changed(changed) if before else "the first that compiles"
@@ -220,6 +221,9 @@ Written by `fa4verify audit --table docs/releases.md`, {date}; {looked} of {all}
 
 *unsafe*: the release breaks a rule that needs no comparison (docs/audit.md), most of all that P must not exceed what
 its dtype can hold. *same bits*: five cases (forward sm_80, sm_90a, sm_100a full and causal, backward sm_90a) run on the
-PTX machine with this release and with the one above that compiles; where bits differ, Details say how far and which
-release is nearer to float64.
+PTX machine with this release and with the row above that compiles; where bits differ, Details say how far and which
+release is nearer to float64. A release that was not looked at has a row that says so; the next row skips it.
+
+`a; b` in a fact: some steps of a kernel have the one and some the other, as tiles under a mask and tiles without.
+
 """

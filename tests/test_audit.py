@@ -151,7 +151,8 @@ def test_the_oldest_dsl_is_tried_where_the_newest_compiles_nothing(monkeypatch, 
     monkeypatch.setattr(changelog.releases, "audited_in", audited_in)
     found = changelog.audited("4.0.0b8", [one])
     assert (found.dsl, found.compiled) == (dsl, max(by_newest, by_oldest))
-    assert bool(found.note) == (dsl is not None)
+    assert ("which pip takes" in found.note) == (dsl is not None)
+    assert ("the oldest: TypeError" in found.note) == (not found.compiled)
 
 
 def test_results_are_compared_bit_by_bit_and_with_truth():

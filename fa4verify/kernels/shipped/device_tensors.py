@@ -90,6 +90,10 @@ class _CudaOfTarget(types.ModuleType):
         major, minor = self.get_device_capability()
         return types.SimpleNamespace(multi_processor_count=self._target.sm_count, major=major, minor=minor)
 
+    def current_stream(self, *_: Any) -> Any:
+        """Return the default stream."""
+        return types.SimpleNamespace(cuda_stream=0)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
 
