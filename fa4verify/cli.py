@@ -84,7 +84,7 @@ def run(
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
     full
-        The larger form of a suite that samples (fa3_table: all rows, half an hour and more).
+        The larger form of a suite that samples (fa3_table: all rows, 45 minutes on two cores).
     json
         Print one JSON object instead: exit code, counts, what needs a look, files.
     quiet
