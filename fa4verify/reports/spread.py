@@ -36,9 +36,7 @@ COUNTED = frozenset(
     {"elements", "runs", "distinct", "distinct_shuffled", "max_difference", "nonfinite_mismatches", BITS}
     | {"keyless_rows_not_zero", "declared_mismatches", "special_mismatches"}
 )
-IN_UNITS = frozenset(
-    {"rmse", "truth_rms", "max_abs", "mean_error", "floor_rmse", "floor_max_abs", "input_rmse", "rmse_on_inputs"}
-)
+IN_UNITS = frozenset({"rmse", "truth_rms", "max_abs", "mean_error", "floor_rmse", "floor_max_abs"})
 QUOTIENTS = frozenset({"relative_rmse", "gain_error"})
 RELATIVE = frozenset({"max_relative", "mean_relative", "rmse_relative"})
 _SUMS = 2.0**-29
