@@ -1,4 +1,4 @@
-"""The command line: `fa4verify run | list | report | diff | races | exp2 | doctor`.
+"""The command line: `fa4verify run | list | report | diff | baseline | races | audit | invariance | admit` and more.
 
 Contract: exit code 0 all passed, 1 a FAIL, CRASHED, TIMEOUT or a regression, 2 bad usage, an unreadable suite or a disk
 that cannot be written, 3 nothing failed but something could not be judged, 130 Ctrl-C, 143 SIGTERM. A mistake of the
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from fa4verify import __version__
+from fa4verify.admission.command import admit, choose_tables, record_device
 from fa4verify.exp2.command import app as exp2
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fa4verify.sweep import Setup
     from fa4verify.vocabulary import Suite
 
 app = App(
@@ -36,6 +38,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(exp2)
+app.command(admit)
+app.command(record_device, name="record-device")
 
 
 class _Interrupted(Exception):  # noqa: N818 - carries what to tell after Ctrl-C or SIGTERM
@@ -62,6 +66,9 @@ def run(
     html: Path | None = None,
     baseline: Path | None = None,
     full: bool = False,
+    device: str = "auto",
+    require_gpu: bool = False,
+    tables: Path | None = None,
     json: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -85,23 +92,36 @@ def run(
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
     full
         The larger form of a suite that samples (fa3_table: all rows, 45 minutes on two cores).
+    device
+        Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
+        claimed, if a case needs one. On a GPU the truth is solved there too.
+    require_gpu
+        A case that is skipped for want of a GPU fails.
+    tables
+        A folder that `record-device` wrote: emulate the special-function unit of that device.
     json
         Print one JSON object instead: exit code, counts, what needs a look, files.
     quiet
         Print the headline only, and no progress.
     """
+    choose_tables(tables)
+    from fa4verify.baseline import counting
     from fa4verify.outcome import Past, tell
-    from fa4verify.plan import plan
+    from fa4verify.plan import admitted, placed, plan
     from fa4verify.runs import read
+    from fa4verify.sweep import Setup
 
     before = read(baseline) if baseline else None
 
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
-    chosen = plan(suite, kernel=kernel, select=select, full=full)
-    path = _sweep(chosen, kernel, out, workers, quiet=quiet)
-    only = {case.id for case in chosen.cases} if select else None
-    past = Past(baseline, before, only) if baseline and before else None
+    chosen = plan(suite, kernel=kernel, select=select, full=full, budgets=False)
+    with placed(chosen, device) as place:
+        admitted(chosen, place, workers=workers, tables=tables)
+        path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
+    past = None
+    if baseline and before:
+        past = Past(baseline, before, counting(before, chosen.cases, selected=bool(select)))
     return tell(read(path), path, out, html=html, past=past, told="json" if json else "line" if quiet else "all")
 
 
@@ -197,6 +217,31 @@ def diff(
     return compare(old, new, told="json" if json else "markdown" if markdown else "line" if quiet else "all", html=html)
 
 
+@app.command(name="baseline")
+def baseline_(path: Path, into: Path, /, *, quiet: bool = False) -> int:
+    """Keep a finished run as a baseline, small enough for a repository, and tell what it changes.
+
+    Parameters
+    ----------
+    path
+        The run file.
+    into
+        The baseline, .jsonl.xz; for `fa4verify run --baseline` and `pytest --accuracy-baseline`.
+    quiet
+        Print the headlines only.
+    """
+    from fa4verify.baseline import keep
+    from fa4verify.outcome import compare
+    from fa4verify.runs import read
+
+    run = read(path)
+    if into.exists():
+        compare(into, path, told="line" if quiet else "all", leads_on=False)
+    size = keep(run, into)
+    print(f"written: {into} ({len(run.records)} case{'' if len(run.records) == 1 else 's'}, {round(size / 1000)} kB)")
+    return 0
+
+
 @app.command
 def races(
     kernel: str,
@@ -236,6 +281,89 @@ def races(
     return race(
         chosen_case(kernel, case, suite), count=schedules, seed=seed, delete=delete, matching=matching, file=json
     )
+
+
+@app.command
+def audit(
+    *,
+    arch: list[str] | None = None,
+    config: list[str] | None = None,
+    all_: Annotated[bool, Parameter(name="--all")] = False,
+    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    fresh: bool = False,
+    json: bool = False,
+    write_contract: bool = False,
+    release: str | None = None,
+    against: str | None = None,
+    run: bool = False,
+    table: Path | None = None,
+) -> int:
+    """Read the numerics of the installed flash-attn-4 from its PTX and hold them to the contract (docs/audit.md).
+
+    Parameters
+    ----------
+    arch
+        Only this architecture (sm_100a); may be given again.
+    config
+        Only configurations with these words (d128 causal e4m3), of this pattern, or of this id.
+    all_
+        The whole grid instead of a part in which every pair of choices occurs.
+    workers
+        Processes that compile; by default one for each physical core.
+    fresh
+        Compile and read again, whatever is on disk.
+    json
+        Print one JSON object instead: exit code, counts, verdicts, facts with their lines of PTX.
+    write_contract
+        Make what is found the new contract.
+    release
+        Audit this release of flash-attn-4 (4.0.0b36), installed in an environment of its own, and tell what changed.
+    against
+        The release to compare it with; by default the one before it.
+    run
+        With `release` or `table`: also run five cases on the PTX machine and compare the results.
+    table
+        Compare every release of the package index with the one before and write this Markdown file; with `release`,
+        find out about these releases only (all others as they are known from earlier calls).
+    """
+    from fa4verify import audit as door
+    from fa4verify.plan import BadRequest
+
+    if release or table:
+        from fa4verify import changelog
+
+        picked = door.chosen(arch or (), config or (), every=True) if arch or config else changelog.compared()
+        if table:
+            from fa4verify.releases import write
+
+            return write(table, picked, workers=workers or 1, run=run, only=(release or "").split())
+        return changelog.compare(str(release), against, picked, workers=workers or 1, run=run, json=json)
+    if against or run:
+        raise BadRequest("audit: --against and --run are about a --release")
+    asked = door.chosen(arch or (), config or (), every=all_)
+    if write_contract:
+        return door.write_contract(asked, workers=workers, fresh=fresh)
+    return door.audit(asked, workers=workers, fresh=fresh, json=json)
+
+
+@app.command
+def invariance(kernel: str, /, *, device: str = "auto", matching: str = "", json: Path | None = None) -> int:
+    """Tell whether a sequence's bits depend on its neighbours, its padding, or what lay in the output before.
+
+    Parameters
+    ----------
+    kernel
+        One with FA4's varlen arguments: flash-attn-4 on a GPU, fa4@sm_90a ... on a CPU.
+    device
+        cuda:N, cpu, or auto: the first GPU that nobody has claimed, for a kernel that needs one.
+    matching
+        Only problems whose text (dtype, head dim, causal) contains this.
+    json
+        File for all findings.
+    """
+    from fa4verify.invariance import examine_all
+
+    return examine_all(kernel, device, matching=matching, file=json)
 
 
 @app.command
@@ -300,10 +428,11 @@ def _mistakes() -> tuple[type[Exception], ...]:
     """Return the exceptions that are the user's to hear; imported only once something went wrong."""
     from fa4verify.cases import SuiteError
     from fa4verify.exp2.errors import SetError
+    from fa4verify.gpus import NoGpu
     from fa4verify.plan import BadRequest
     from fa4verify.runs import RunFileError
 
-    return SuiteError, BadRequest, RunFileError, SetError
+    return SuiteError, BadRequest, RunFileError, SetError, NoGpu
 
 
 def _tell(message: str, code: int) -> int:
@@ -316,19 +445,19 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, *, quiet: bool) -> Path:
+def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:
     """Verify the cases with a live bar, unless `quiet`, and return the run file."""
     from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
     from fa4verify.sweep import sweep
 
-    header = header_of(suite, kernel)
+    header = header_of(suite, kernel, gpu=(setup.device or "").startswith("cuda"))
     path = default_path(out / "runs", header)
     done = 0
     try:
         with RunWriter(path, header) as writer, Progress(len(suite.cases), console=_nowhere(quiet)) as progress:
-            for record in sweep(suite.cases, workers=workers):
+            for record in sweep(suite.cases, workers=workers, setup=setup):
                 progress.record(writer.write(record))
                 done += 1
     except KeyboardInterrupt as end:

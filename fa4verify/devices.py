@@ -11,7 +11,6 @@ a rounded product and a sum in float64 lift it onto the midpoint, which rounds t
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
 import os
 import platform
@@ -20,6 +19,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from fa4verify.gpus import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ class Check:
 
 
 def fingerprint(*, gpus: bool = False) -> dict[str, str]:
-    """Say what ran: versions, CPU, operating system; with `gpus` also what `nvidia-smi` lists."""
+    """Say what ran: versions, CPU, operating system; `gpus` also what `nvidia-smi` lists."""
     model, features = _cpu()
     facts = {
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -258,13 +259,8 @@ def _blas() -> str:
 
 
 def _gpus() -> dict[str, str]:
-    fields = "name,compute_cap,memory.total,driver_version"
-    listing = _ask("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader")
-    if listing is None:
-        return {"gpu": "none (nvidia-smi gave no list)"}
-    rows = list(csv.reader(listing.splitlines(), skipinitialspace=True))
-    named = {f"gpu {index}": "{}, sm_{}, {}, driver {}".format(*row) for index, row in enumerate(rows) if len(row) == 4}
-    return named or {"gpu": "none"}
+    found = listed()
+    return {f"gpu {number}": str(gpu) for number, gpu in enumerate(found)} or {"gpu": "none (nvidia-smi gave no list)"}
 
 
 def _ask(*command: str) -> str | None:

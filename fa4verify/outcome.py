@@ -63,7 +63,7 @@ def tell(
             print(terminal.next_step(summary, path, past.path if past and departed else None))
     finally:
         write(text, markdown.render(summary, sections=sections))
-        write(xml, junit.render(summary))
+        write(xml, junit.render(summary, comparison))
     if html or figures:
         draw(summary, html, figures, sections)
     return code
@@ -91,8 +91,8 @@ def write(file: Path, text: str) -> None:
         raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
 
 
-def compare(old: Path, new: Path, *, told: Told = "all", html: Path | None = None) -> int:
-    """Tell what changed between two run files; return 1 if something got worse."""
+def compare(old: Path, new: Path, *, told: Told = "all", html: Path | None = None, leads_on: bool = True) -> int:
+    """Tell what changed between two run files and, if it `leads_on`, what to run next; return 1 if any got worse."""
     before, after = summarise(read(old)), summarise(read(new))
     comparison = history.compare(before, after)
     if told == "json":
@@ -103,7 +103,8 @@ def compare(old: Path, new: Path, *, told: Told = "all", html: Path | None = Non
         print(changes.headline(comparison))
     else:
         changes.render(comparison)
-        print(terminal.next_step(after, new, old))
+        if leads_on:
+            print(terminal.next_step(after, new, old))
     if html:
         draw(after, html, None, [changes.section(comparison)])
     return 1 if comparison.regressed else 0

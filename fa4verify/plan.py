@@ -6,18 +6,26 @@ or raises BadRequest with one line for the user. The command line and the pytest
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from fa4verify import __version__, cases, devices, kernels
+from fa4verify import __version__, cases, devices, gpus, kernels
 from fa4verify.runs import RunHeader
 from fa4verify.vocabulary import EIGHT_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fa4verify.vocabulary import Case, Suite
+
+
+# A trial takes a third of a second, a process five to start.
+_TRIALS_FOR_WORKERS = 40
+_WORKERS_FOR_TRIALS = 4
 
 
 class BadRequest(Exception):  # noqa: N818 - the user's mistake, told to the user
@@ -51,16 +59,57 @@ def plan(
     except (cases.SuiteError, kernels.UnknownKernel) as error:
         raise BadRequest(str(error)) from error
     if budgets:
-        from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
-
-        try:
-            admit(suite)
-        except Inadmissible as error:
-            raise BadRequest(str(error)) from error
+        admitted(suite)
     return suite
 
 
-def header_of(suite: Suite, kernel: str | None) -> RunHeader:
+def admitted(
+    suite: Suite, device: str | None = None, *, workers: int | None = None, tables: Path | None = None
+) -> None:
+    """Try the budgets on trivial outputs; BadRequest where one would pass.
+
+    In processes where there are enough of both, `workers` or cores and problems, to be worth starting them.
+    """
+    from fa4verify.flow import Inadmissible, admit, problems  # seconds: torch and numba
+    from fa4verify.sweep import Setup, Workers, default_workers, kernels_of
+
+    todo, count = problems(suite), workers or default_workers()
+    try:
+        if count < _WORKERS_FOR_TRIALS or len(todo) < _TRIALS_FOR_WORKERS:
+            admit(suite, device=device)
+            return
+        with Workers(count, backward=False, setup=Setup(device, tables=tables), kernels=kernels_of(todo)) as pool:
+            admit(suite, trial=pool.refusals)
+    except Inadmissible as error:
+        raise BadRequest(str(error)) from error
+
+
+@contextmanager
+def placed(suite: Suite, wanted: str) -> Iterator[str | None]:
+    """Hold the device of a run while it lasts; yield its name for torch, None where GPU kernels have none.
+
+    Parameters
+    ----------
+    suite
+        The cases: "auto" claims a GPU only if one of their kernels or baselines is for one, and there is one.
+    wanted
+        "auto", "cpu", "cuda" or "cuda:N".
+    """
+    names = {name for case in suite.cases for name in (case.kernel, case.baseline) if name}
+    if wanted == "cpu":
+        yield wanted
+    elif wanted == "auto" and not (any(map(kernels.needs_gpu, names)) and gpus.listed()):
+        yield None
+    else:
+        with ExitStack() as held:
+            try:
+                device = held.enter_context(gpus.claim(wanted))
+            except gpus.NoGpu as error:
+                raise BadRequest(str(error)) from error
+            yield device
+
+
+def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHeader:
     """Return the header of a run that starts now, in this folder's checkout, on this machine."""
     return RunHeader(
         date=datetime.now(UTC),
@@ -70,7 +119,7 @@ def header_of(suite: Suite, kernel: str | None) -> RunHeader:
         machine=devices.machine_slug(),
         kernel=kernel,
         study=suite.study,
-        fingerprint=devices.fingerprint(),
+        fingerprint=devices.fingerprint(gpus=gpu),
         asked=tuple(case.id for case in suite.cases),
     )
 

@@ -11,6 +11,9 @@ xfailed. The failure message is the report: findings and the command that reruns
 
 Cases run in worker processes (sweep.py): as many as there are cores, ahead of pytest; under xdist, one for each of its
 processes. Verdicts are the same either way. --accuracy-record writes every Record, from the controlling process alone.
+
+With --accuracy-baseline FILE (or `accuracy_baseline = FILE` in pytest's configuration, below its root) a case that
+departs from that run fails too, with what drifted; cases that the file does not have are not held to it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +30,22 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from fa4verify.baseline import Baseline
     from fa4verify.runs import RunWriter
-    from fa4verify.sweep import Workers
+    from fa4verify.sweep import Setup, Workers
     from fa4verify.vocabulary import Case, Record, Suite
 
 _OPTIONS = {
     "--accuracy-suite": ("SUITE", "verify this suite, by name or as a TOML file (default with -m accuracy: gate)"),
     "--accuracy-kernel": ("NAME", "run every case with this kernel: a name, or your own as package.module:attribute"),
     "--accuracy-select": ("EXPR", "only the cases that match, as in `fa4verify run --select`"),
+    "--accuracy-device": ("DEVICE", "where GPU kernels run: cuda:N, cpu or auto (default), as in `fa4verify run`"),
+    "--accuracy-baseline": ("RUN", "a case that departs from this run file fails (`fa4verify baseline` makes one)"),
     "--accuracy-record": ("PATH", "write every Record to this new run file, for `fa4verify report`"),
 }
+
+
+_INI = "accuracy_baseline"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("accuracy", "numerical accuracy (fa4verify)")
     for option, (metavar, about) in _OPTIONS.items():
         group.addoption(option, metavar=metavar, default=None, help=about)
+    group.addoption("--accuracy-require-gpu", action="store_true", help="a case skipped for want of a GPU fails")
+    parser.addini(_INI, "run file that the cases of -m accuracy are held to, below the root folder", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,6 +70,7 @@ class Accuracy:
     """One pytest process that verifies cases."""
 
     suite: Suite
+    baseline: Baseline | None = None
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -66,11 +79,14 @@ class Accuracy:
         self._workers: Workers | None = None
         self._ahead: Iterator[Record] = iter(())
         self._done: dict[str, Record] = {}
+        self._held = ExitStack()
+        self.device: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Load the suite; what is wrong with it is a usage error."""
-        from fa4verify.plan import BadRequest, header_of, plan
+        from fa4verify.baseline import Baseline
+        from fa4verify.plan import BadRequest, admitted, header_of, placed, plan
         from fa4verify.runs import RunFileError, RunWriter
 
         if os.getcwd() not in sys.path:  # noqa: PTH109 - an entry of sys.path is text
@@ -81,13 +97,39 @@ class Accuracy:
                 option("--accuracy-suite") or "gate",
                 kernel=option("--accuracy-kernel"),
                 select=option("--accuracy-select"),
-                budgets=self._worker is None,
+                budgets=False,
             )
+            if self._worker is None:
+                self.device = self._held.enter_context(placed(self.suite, option("--accuracy-device") or "auto"))
+                admitted(self.suite, self.device)
+            else:  # what the controlling process has claimed for all
+                self.device = self._worker["accuracy_device"]
+            header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
+            if found := self._baseline_file():
+                self.baseline = Baseline(found, header)
             if option("--accuracy-record") and self._worker is None:
-                header = header_of(self.suite, option("--accuracy-kernel"))
                 self._writer = RunWriter(Path(option("--accuracy-record")), header).__enter__()
         except (BadRequest, RunFileError) as error:
             raise pytest.UsageError(str(error)) from error
+
+        asked = option("--accuracy-baseline")
+        if asked and self.baseline and not any(case.id in self.baseline for case in self.suite.cases):
+            raise pytest.UsageError(f"{asked}: has none of the cases of {self.suite.name}")
+
+    def _baseline_file(self) -> Path | None:
+        """Return what was asked for; what pytest's configuration names stands below its root."""
+        asked, named = self.config.getoption("--accuracy-baseline"), self.config.getini(_INI)
+        return Path(asked) if asked else self.config.rootpath / named if named else None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell one of xdist's workers which device is ours."""
+        node.workerinput["accuracy_device"] = self.device
+
+    def _setup(self) -> Setup:
+        from fa4verify.sweep import Setup
+
+        return Setup(self.device, self.config.getoption("--accuracy-require-gpu"))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -100,9 +142,11 @@ class Accuracy:
         from fa4verify.sweep import Workers, default_workers, sweep
 
         if self._worker is None:
-            self._ahead = sweep(item.case for item in session.items if isinstance(item, CaseItem))
+            cases = [item.case for item in session.items if isinstance(item, CaseItem)]
+            self._ahead = sweep(cases, setup=self._setup())
         else:
-            self._workers = Workers(1, threads=max(1, default_workers() // self._worker["workercount"]))
+            threads = max(1, default_workers() // self._worker["workercount"])
+            self._workers = Workers(1, threads=threads, setup=self._setup())
 
     def record(self, case: Case) -> Record:
         """Return the Record of a case; without xdist the other cores work ahead on the next ones."""
@@ -115,7 +159,7 @@ class Accuracy:
             if case.id in self._done:
                 break
         if case.id not in self._done:  # asked for a second time, by a plugin that reruns failures
-            self._done[case.id] = next(sweep([case], workers=1))
+            self._done[case.id] = next(sweep([case], workers=1, setup=self._setup()))
         return self._done.pop(case.id)
 
     @pytest.hookimpl(wrapper=True)
@@ -151,6 +195,7 @@ class Accuracy:
             self._workers.stop()
         if self._writer is not None:
             self._writer.__exit__(None, None, None)
+        self._held.close()
 
 
 class SuiteCollector(pytest.Collector):
@@ -179,6 +224,8 @@ class CaseItem(pytest.Item):
         """Verify the case and translate its outcome."""
         self.record = self.door.record(self.case)
         outcome, findings = self.record.verdict.outcome, self.record.verdict.findings
+        if self.door.baseline is not None and (told := self.door.baseline.departs(self.record)):
+            raise NotPassed(self.record, told)
         if outcome == "SKIPPED":
             pytest.skip(findings[0].message)
         if outcome in ("FAIL", "INCONCLUSIVE") and self.door.suite.study is not None:
@@ -190,9 +237,12 @@ class CaseItem(pytest.Item):
         """Show the report instead of a traceback."""
         if not isinstance(excinfo.value, NotPassed):
             return super().repr_failure(excinfo, style)
-        record = excinfo.value.record
-        told = [finding.message for finding in record.verdict.findings if not finding.passed]
-        return "\n".join([f"{record.verdict.outcome} {record.case.id}", *told, f"again: {record.command}"])
+        from fa4verify.reports.page import block, text
+
+        record, departed = excinfo.value.record, excinfo.value.departed
+        told = [block(finding.message) for finding in record.verdict.findings if not finding.passed]
+        outcome = "DRIFTED" if departed and record.verdict.outcome == "PASS" else record.verdict.outcome
+        return "\n".join([f"{outcome} {text(record.case.id)}", *told, *departed, f"again: {block(record.command)}"])
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Name the item by its case."""
@@ -200,8 +250,8 @@ class CaseItem(pytest.Item):
 
 
 class NotPassed(Exception):  # noqa: N818 - a verdict, not an error of the program
-    """A case that did not pass; the Record says why."""
+    """A case that did not pass, or departs from the baseline; the Record and these lines say why."""
 
-    def __init__(self, record: Record) -> None:
-        super().__init__(f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
-        self.record = record
+    def __init__(self, record: Record, departed: tuple[str, ...] = ()) -> None:
+        super().__init__(departed[0] if departed else f"{record.verdict.outcome}: {record.verdict.findings[0].message}")
+        self.record, self.departed = record, departed

@@ -62,7 +62,7 @@ def chosen_case(kernel: str, expression: str, suite: str | None) -> Case:
 
 def _run_by(kernel: str, picked: Iterable[Case]) -> list[Case]:
     """Return the cases with another kernel, without those that are no attention."""
-    return [case for case in cases.substitute_kernel(picked, kernel) if case.operation != "exp2"]
+    return [case for case in cases.substitute_kernel(picked, kernel) if case.operation not in ("exp2", "audit")]
 
 
 def _by_id(picked: Iterable[Case]) -> dict[str, Case]:

@@ -8,11 +8,13 @@ JSON is strict, so inf and nan have no number. In a case's free arguments (`opti
 legitimate (`rescale_threshold = inf`): stored as the strings "inf", "-inf", "nan", which `read` turns back. A finding's
 value or limit becomes null, its message tells. Anywhere else they break the vocabulary's promise: the Record is stored
 as CRASHED with the path of the number.
+`read` also takes a run file packed by xz, which `baseline.keep` writes.
 Fails first where the text is cut in the middle: tests/test_runs.py reads a file cut at every byte.
 """
 
 from __future__ import annotations
 
+import lzma
 import math
 import os
 import re
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+_XZ = b"\xfd7zXZ\x00"
 _NON_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
@@ -141,6 +144,11 @@ def read(path: Path) -> Run:
         content = path.read_bytes()
     except OSError as error:
         raise RunFileError(f"{path}: cannot read: {error.strerror or error}") from error
+    if content.startswith(_XZ):
+        try:
+            content = lzma.decompress(content)
+        except lzma.LZMAError as error:
+            raise RunFileError(f"{path}: cannot be unpacked: {_one_line(error)}") from error
     if not content.strip():
         raise RunFileError(f"{path}: the file is empty")
     first, *lines = content.split(b"\n")
@@ -158,6 +166,12 @@ def read(path: Path) -> Run:
             notes.append(f"line {number} is {problem}")
     notes = [f"{note}: {len(records)} of {len(header.asked)} cases are readable" for note in notes]
     return Run(header, tuple(records), tuple(notes))
+
+
+def packed(run: Run) -> bytes:
+    """Return a run file packed by xz: the same bytes for the same run."""
+    lines = [msgspec.json.encode(run.header), *(_line(record)[1] for record in run.records)]
+    return lzma.compress(b"\n".join([*lines, b""]), preset=9)
 
 
 def default_path(root: Path, header: RunHeader) -> Path:

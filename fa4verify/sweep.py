@@ -10,6 +10,7 @@ Workers are spawned, not forked: torch's and BLAS's thread pools and CUDA do not
 `sys.path` and current directory. A worker's numba kernels, whose bits do not depend on it, get its share of the cores;
 BLAS and torch get one thread, because a float64 product's last bits do depend on theirs: a Record is the same whatever
 the number of workers.
+A worker whose CUDA context is lost (an illegal address) hands over its Record and ends; the next case gets a new one.
 Known failure mode: a kernel that starts processes of its own leaves them behind when it is killed.
 """
 
@@ -25,10 +26,12 @@ import tempfile
 import zlib
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from pebble import ProcessExpired, ProcessPool
 
 from fa4verify.vocabulary import Case, Finding, Outcome, Record, Verdict
@@ -36,15 +39,33 @@ from fa4verify.vocabulary import Case, Finding, Outcome, Record, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
+
+    from fa4verify.flow import Inadmissible
+
 _POLL_S = 0.1  # how late `on_start` may be told
 # Stands for exit code 0, which pebble takes for a worker that has done its work; no process can exit with it.
 _LEFT_WITH_0 = 256
+# The exit code of a worker that cannot use its GPU any more; its last Record lies beside its log.
+_LOST_DEVICE = 86
 _TAIL_BYTES = 64 * 1024  # of a log, where its last words are looked for
 _BLAS_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What every worker of a run is told: `verify`'s arguments, and a folder of tables (`arithmetic.tables`)."""
+
+    device: str | None = None
+    require_gpu: bool = False
+    tables: Path | None = None
+
+
 def sweep(
-    cases: Iterable[Case], *, workers: int | None = None, on_start: Callable[[Case], None] | None = None
+    cases: Iterable[Case],
+    *,
+    workers: int | None = None,
+    on_start: Callable[[Case], None] | None = None,
+    setup: Setup | None = None,
 ) -> Iterator[Record]:
     """Verify cases in `workers` processes (default: one for each physical core available), yield Records as completed.
 
@@ -53,15 +74,36 @@ def sweep(
     todo = tuple(cases)
     if todo:
         backward = any(case.operation in ("backward", "repeat") for case in todo)
-        with Workers(min(workers or default_workers(), len(todo)), backward=backward) as pool:
+        count = min(workers or default_workers(), len(todo))
+        with Workers(count, backward=backward, setup=setup, kernels=kernels_of(todo)) as pool:
             yield from pool.verify(todo, on_start=on_start)
 
 
-class Workers:
-    """Worker processes that outlive a sweep; started by the first case. `backward`: some case may be one."""
+def kernels_of(cases: Iterable[Case]) -> frozenset[str]:
+    """Return the kernels that the cases, their baselines and their twins run."""
+    from fa4verify.kernels import twin_of
 
-    def __init__(self, count: int, *, threads: int | None = None, backward: bool = True) -> None:
-        self.count, self.backward = count, backward
+    named = {name for case in cases for name in (case.kernel, case.baseline) if name}
+    twins = {twin_of(case) for case in cases if case.operation == "repeat"}
+    return frozenset(named | {"standard", *twins})  # FlashAttention's rule compares with standard attention
+
+
+class Workers:
+    """Worker processes that outlive a sweep; started by the first case.
+
+    `backward`: some case may be one; `kernels`: those that may run, by default any.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        threads: int | None = None,
+        backward: bool = True,
+        setup: Setup | None = None,
+        kernels: frozenset[str] | None = None,
+    ) -> None:
+        self.count, self.backward, self.setup, self.kernels = count, backward, setup or Setup(), kernels
         self.threads = threads or max(1, default_workers() // count)
         self._logs = tempfile.TemporaryDirectory(prefix="fa4verify-")
         self._pool = self._new_pool()
@@ -96,11 +138,20 @@ class Workers:
             for future in done:
                 yield self._record(running.pop(future), future)
 
+    def refusals(self, cases: Iterable[Case]) -> Iterator[Inadmissible | None]:
+        """Yield `flow.refusal` of each case, in their order."""
+        from fa4verify.flow import Inadmissible
+
+        trials = [self._pool.schedule(_refusal, args=[case, self.setup]) for case in cases]
+        for trial in trials:
+            error = trial.exception()
+            yield trial.result() if error is None else Inadmissible(f"cannot be tried: {type(error).__name__}: {error}")
+
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
             self.count,
             initializer=_start_worker,
-            initargs=(self.threads, self._logs.name, self.backward),
+            initargs=(self.threads, self._logs.name, self.backward, self.setup, self.kernels),
             context=_QuietSpawn(),
         )
 
@@ -108,7 +159,7 @@ class Workers:
         if not self._pool.active:  # an idle worker died, or none could start
             _kill(self._pool)
             self._pool = self._new_pool()
-        return self._pool.schedule(_verify, args=[case, self._logs.name], timeout=case.timeout_s)
+        return self._pool.schedule(_verify, args=[case, self._logs.name, self.setup], timeout=case.timeout_s)
 
     def _record(self, case: Case, future: Future[Record]) -> Record:
         error = future.exception()
@@ -117,6 +168,8 @@ class Workers:
         if isinstance(error, TimeoutError):
             return _ended(case, "TIMEOUT", f"no result after {case.timeout_s:g} s (timeout_s); the worker was killed")
         if isinstance(error, ProcessExpired):
+            if error.exitcode == _LOST_DEVICE and (left := _left_behind(Path(self._logs.name, str(error.pid)))):
+                return left
             said = _last_words(Path(self._logs.name, str(error.pid)))
             return _ended(case, "CRASHED", f"the worker process died: {_cause(error.exitcode)}{said}")
         return _ended(case, "CRASHED", f"{type(error).__name__}: {' '.join(str(error).split())}")
@@ -196,7 +249,7 @@ class _QuietSpawn(SpawnContext):
     Process = _QuietProcess
 
 
-def _start_worker(threads: int, logs: str, backward: bool) -> None:
+def _start_worker(threads: int, logs: str, backward: bool, setup: Setup, kernels: frozenset[str] | None) -> None:
     """Prepare a worker: its threads, its output to a log, default signals, the heavy imports.
 
     pebble has set SIGINT to be ignored. SIGTERM kills at once: its own handler waits for Python to come back, which a
@@ -210,6 +263,12 @@ def _start_worker(threads: int, logs: str, backward: bool) -> None:
             text.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
     os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"), NUMBA_NUM_THREADS=str(threads))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses to be deterministic
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each worker starts a pool of its own
+    if setup.tables is not None:
+        from fa4verify.arithmetic import tables
+
+        tables.use(setup.tables)
 
     import threadpoolctl
     import torch
@@ -218,17 +277,17 @@ def _start_worker(threads: int, logs: str, backward: bool) -> None:
 
     torch.set_num_threads(1)
     threadpoolctl.threadpool_limits(limits=1)  # for what was loaded before the variables were set
-    _compile_once(backward)
+    _compile_once(backward, kernels)
 
 
-def _compile_once(backward: bool) -> None:
+def _compile_once(backward: bool, only: frozenset[str] | None) -> None:
     """Compile the emulations, or load what another process compiled: one at a time, so that only the first compiles."""
     from fa4verify import kernels
 
     installation = zlib.crc32(str(Path(__file__).parent).encode())
     with Path(tempfile.gettempdir(), f"fa4verify-compiling-{os.getuid()}-{installation:08x}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        kernels.compile_ahead(backward=backward)
+        kernels.compile_ahead(backward=backward, only=only)
 
 
 def _redirect(log: Path) -> None:
@@ -240,7 +299,7 @@ def _redirect(log: Path) -> None:
         os.close(opened)
 
 
-def _verify(case: Case, logs: str) -> Record:
+def _verify(case: Case, logs: str, setup: Setup) -> Record:
     """Verify one case, in a worker; its log starts empty."""
     from fa4verify.flow import verify
 
@@ -258,4 +317,33 @@ def _verify(case: Case, logs: str) -> Record:
     for name, stream in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name).closed:
             setattr(sys, name, os.fdopen(stream, "w", buffering=1, closefd=False))
-    return verify(case)
+    record = verify(case, device=setup.device, require_gpu=setup.require_gpu)
+    if setup.device is not None and setup.device.startswith("cuda"):
+        _give_back(record, setup.device, log)
+    return record
+
+
+def _refusal(case: Case, setup: Setup) -> Inadmissible | None:
+    """Try one case's budgets, in a worker."""
+    from fa4verify.flow import refusal
+
+    return refusal(case, setup.device)
+
+
+def _give_back(record: Record, device: str, log: Path) -> None:
+    """Free the device's memory; end this process, its Record left behind, if the device does not answer any more."""
+    import torch
+
+    from fa4verify.kernels.gpu.device import lost
+
+    if record.verdict.outcome == "CRASHED" and lost(device):
+        log.with_suffix(".record").write_bytes(msgspec.json.encode(record))
+        os._exit(_LOST_DEVICE)
+    torch.cuda.empty_cache()
+
+
+def _left_behind(log: Path) -> Record | None:
+    """Return the Record that a worker left when its device was lost."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(log.with_suffix(".record").read_bytes(), type=Record)
+    return None

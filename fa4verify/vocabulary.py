@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Operation = Literal["forward", "exp2", "backward", "repeat"]
+Operation = Literal["forward", "exp2", "backward", "repeat", "audit"]
 DType = Literal["bf16", "fp16", "e4m3", "e5m2"]
 EIGHT_BITS = ("e4m3", "e5m2")  # forward only; O is then bf16
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "SKIPPED", "CRASHED", "TIMEOUT"]
@@ -48,8 +48,11 @@ TENSORS = {
     "exp2": ("y",),
     "backward": ("dq", "dk", "dv", "delta", "dsink"),
     "repeat": ("o", "lse", "dq", "dk", "dv"),
+    "audit": (),  # what it is judged on is no tensor: docs/audit.md
 }
+# Bit by bit against the baseline's output: elements unlike, share of equal ones, largest distance in ulp.
 BITS = "bits_unlike_baseline"
+OF_BITS = (BITS, "equal_to_baseline", "ulp_from_baseline")
 METRICS = (
     "rmse",
     "truth_rms",
@@ -74,7 +77,7 @@ METRICS = (
     "nonfinite_mismatches",
     "keyless_rows_not_zero",
     "elements",
-    BITS,
+    *OF_BITS,
     "fa_rule_value",
     "fa_rule_limit",
 )
@@ -155,7 +158,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that the kernel stands in place of the suite's own (`--kernel`). `truth` says what the reference reads: the inputs
     as the kernel gets them, or (forward) the float64 numbers before any rounding. `label` names a line of a study.
     `baseline` is a kernel, or "e5m2": the case's own kernel on the same draws in that format. `deterministic` and
-    `lse_gradient` (the loss also depends on LSE) are for backward and repeat, `runs` for repeat.
+    `lse_gradient` (the loss also depends on LSE) are for backward and repeat, `runs` and `loaded` (a GPU's second
+    stream is kept busy) for repeat.
     """
 
     id: str
@@ -172,6 +176,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deterministic: bool = True
     lse_gradient: bool = False
     runs: int = 20
+    loaded: bool = False
     options: dict[str, Any] = {}
     seed: int = 0
     quantisation: Quantisation = Quantisation()
@@ -190,9 +195,10 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     One table for each combination of `tables`, a line for each value of `rows`, a column for each of `columns` and
     `values`. `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
-    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record. `relative_to` is the row
-    whose value the ratios divide by. `published` holds figures of a paper by row: beside the first value stand the
-    figure, the deviation from it and the spread over the cases of the point.
+    "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record, or a ratio of two of
+    them, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by. `published` holds
+    figures of a paper by row: beside the first value stand the figure, the deviation from it and the spread over the
+    cases of the point.
     """
 
     rows: str

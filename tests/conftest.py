@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fa4verify.gpus import listed
+
 pytest_plugins = ["pytester"]
 
 SUITE = """
@@ -25,6 +27,15 @@ shape = { seqlen = 64, heads = 2, heads_kv = 1, head_dim = 32, head_dim_v = 32 }
 budgets = ["o-relative"]
 kernel = "standard"
 """
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs a GPU where there is none, with the reason."""
+    if listed():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device: nvidia-smi lists none"))
 
 
 @pytest.fixture

@@ -93,6 +93,31 @@ def test_a_baseline_holds_a_run_to_its_figures_and_a_diff_tells_what_changed(els
     assert capfd.readouterr().out.startswith("# What changed\n\nRegressed: 1 drifted")
 
 
+def test_a_baseline_is_kept_small_told_against_the_last_one_and_refused_where_it_is_none(elsewhere, capfd):
+    suite = elsewhere()
+    assert main(["run", suite, "--workers", "1"]) == 0
+    path = newest()
+    assert main(["baseline", str(path), "kept/tiny.jsonl.xz"]) == 0
+    assert "written: kept/tiny.jsonl.xz (1 case," in capfd.readouterr().out
+    kept = Path("kept/tiny.jsonl.xz")
+    assert main(["diff", str(kept), str(path)]) == 0
+    assert "No regression: nothing changed" in capfd.readouterr().out
+    assert main(["report", str(kept), "--quiet"]) == 0
+    capfd.readouterr()
+    before = kept.read_bytes()
+    assert main(["baseline", str(path), str(kept), "--quiet"]) == 0
+    assert capfd.readouterr().out.startswith("No regression: nothing changed; 1 case in both runs.\nwritten: ")
+    assert kept.read_bytes() == before, "the same run, the same bytes"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main(["baseline", str(path), str(kept)]) == 2
+    assert "1 MISSING, line 2 is cut off" in capfd.readouterr().err
+    assert kept.read_bytes() == before
+    assert [file.name for file in Path("kept").iterdir()] == ["tiny.jsonl.xz"]
+    kept.write_bytes(before[:-20])
+    assert main(["run", suite, "--baseline", str(kept)]) == 2
+    assert "kept/tiny.jsonl.xz: cannot be unpacked" in capfd.readouterr().err
+
+
 def test_kernels_of_the_current_folder_and_what_becomes_of_each(elsewhere, capfd):
     kernels = ("zeros", "raises", "wrong_shape", "without_causal")
     variants = [

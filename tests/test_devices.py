@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fa4verify import devices
+from fa4verify.gpus import Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,17 +114,12 @@ def test_the_fingerprint_tells_what_is_not_installed(monkeypatch: pytest.MonkeyP
     assert all(isinstance(value, str) and value for value in facts.values())
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (None, {"gpu": "none (nvidia-smi gave no list)"}),
-        ("", {"gpu": "none"}),
-        ("NVIDIA H200, 9.0, 143771 MiB, 570.1\n", {"gpu 0": "NVIDIA H200, sm_9.0, 143771 MiB, driver 570.1"}),
-    ],
-)
-def test_gpus(monkeypatch: pytest.MonkeyPatch, answer: str | None, expected: dict[str, str]) -> None:
-    monkeypatch.setattr(devices, "_ask", lambda *_: answer)
-    assert devices._gpus() == expected
+def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "listed", tuple)
+    assert devices._gpus() == {"gpu": "none (nvidia-smi gave no list)"}
+    found = Gpu(0, "NVIDIA H200", "9.0", "143771 MiB", "570.1", "GPU-1")
+    monkeypatch.setattr(devices, "listed", lambda: (found,))
+    assert devices._gpus() == {"gpu 0": "NVIDIA H200, sm_90, 143771 MiB, driver 570.1"}
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,16 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
-from fa4verify.pytest_plugin import CaseItem, NotPassed
-from fa4verify.runs import read
-from fa4verify.vocabulary import Case, Distribution, Finding, Record, Study, Suite, Verdict
+from fa4verify.baseline import keep
+from fa4verify.cases import load_suite
+from fa4verify.gpus import listed
+from fa4verify.plan import header_of
+from fa4verify.pytest_plugin import Accuracy, CaseItem, NotPassed
+from fa4verify.runs import Run, read
+from fa4verify.vocabulary import Case, Distribution, Finding, Metrics, Record, Study, Suite, Verdict
 
 CASES = """
 [[cases]]
@@ -86,6 +91,69 @@ def test_each_case_is_an_item_with_the_same_verdict_under_xdist(repository):
     assert figures[0] == figures[1]
 
 
+@pytest.fixture
+def kept(elsewhere):
+    """Return a function that writes a baseline of their suite, ids beginning with `name`, and returns its Record."""
+
+    def write(name="fwd-standard-"):
+        (case,) = load_suite(elsewhere()).cases
+        case = msgspec.structs.replace(case, id=case.id.replace("fwd-standard-", name))
+        record = Record(case, Verdict("PASS", (Finding("held", passed=True),)), metrics={"o": Metrics({"rmse": 1e-9})})
+        keep(Run(header_of(Suite("tiny", "", (case,)), None), (record,)), Path("kept.jsonl.xz"))
+        return record
+
+    return write
+
+
+def opened(**options):
+    """Return the plugin of a session with these options, `ini` for what pytest's configuration names."""
+    named = options.pop("ini", "")
+    given = {"--accuracy-suite": "tiny.toml"} | {f"--accuracy-{name}": value for name, value in options.items()}
+    config = SimpleNamespace(
+        getoption=given.get, getini=lambda _: named, rootpath=Path.cwd(), workerinput={"accuracy_device": None}
+    )
+    door = Accuracy(config)
+    door.pytest_sessionstart()
+    return door
+
+
+def test_a_case_that_departs_from_the_baseline_fails_and_says_what_drifted(repository, elsewhere, kept):
+    kept()
+    Path("pytest.ini").write_text(f"{Path('pytest.ini').read_text()}accuracy_baseline = kept.jsonl.xz\n")
+    result = repository("-m", "accuracy", "--accuracy-suite", "tiny.toml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([
+        "DRIFTED fwd-standard-*",
+        "baseline: o rmse was 1.00e-9, is *, may move 0: worse",
+        "again: fa4verify run tiny.toml --select id=fwd-standard-*",
+    ])  # fmt: skip
+
+
+def test_a_baseline_that_is_kept_passes_and_one_of_other_cases_holds_nobody(elsewhere, kept):
+    record = kept()
+    moved = msgspec.structs.replace(record, metrics={"o": Metrics({"rmse": 2e-9})})
+    for door in (opened(baseline="kept.jsonl.xz"), opened(ini="kept.jsonl.xz")):
+        assert door.baseline.departs(record) == ()
+        assert door.baseline.departs(moved) == ("baseline: o rmse was 1.00e-9, is 2.00e-9, may move 0: worse",)
+    assert opened().baseline is None
+    kept(name="fwd-another-")
+    assert opened(ini="kept.jsonl.xz").baseline.departs(moved) == ()
+    with pytest.raises(pytest.UsageError, match=r"kept.jsonl.xz: has none of the cases of tiny"):
+        opened(baseline="kept.jsonl.xz")
+    with pytest.raises(pytest.UsageError, match=r"gone.jsonl.xz: cannot read"):
+        opened(ini="gone.jsonl.xz")
+
+
+def test_what_a_kernel_said_is_printed_not_obeyed():
+    evil = "\x1b[2J<script>" * 10_000
+    case = Case(id=evil, operation="forward", kernel="standard", distribution=Distribution("normal"))
+    failed = NotPassed(Record(case, Verdict("FAIL", (Finding(evil),)), command=evil))
+    shown = CaseItem.repr_failure(object.__new__(CaseItem), SimpleNamespace(value=failed))
+    assert "\x1b" not in shown
+    assert len(shown) < 6000
+    assert "characters, all of them in the run file" in shown
+
+
 IDLE = """
 from fa4verify.vocabulary import Output
 from their_kernels import good
@@ -102,6 +170,17 @@ budgets = ["o-relative"]
 kernel = "idle:attention"
 requires = ["rescales_skipped"]
 """
+
+
+def test_without_a_gpu_its_kernels_skip_with_the_reason_or_fail_if_one_is_required(repository):
+    if listed():
+        pytest.skip("there is a GPU")
+    chosen = ("--accuracy-suite", "tiny.toml", "--accuracy-kernel", "sdpa-math", "--accuracy-select", "kernel=standard")
+    result = repository(*chosen, "-rs")
+    result.assert_outcomes(skipped=1, passed=1)
+    result.stdout.fnmatch_lines(["*SKIPPED*runs on a GPU*"])
+    repository(*chosen, "--accuracy-require-gpu").assert_outcomes(failed=1, passed=1)
+    assert repository(*chosen, "--accuracy-device", "cuda:0").ret == 4  # a usage error
 
 
 def test_kernel_and_select_beside_their_own_tests_and_a_case_that_proves_nothing(repository, elsewhere):
@@ -133,7 +212,7 @@ def test_a_fail_in_a_study_is_a_point_of_the_curve(outcome, raised):
     record = Record(case, Verdict(outcome, (Finding("why"),)))
     suite = Suite("s", "about", (case,), Study(rows="dtype", columns=("kernel",), values=("o.rmse",)))
     item = object.__new__(CaseItem)
-    item.case, item.door = case, SimpleNamespace(record=lambda _: record, suite=suite)
+    item.case, item.door = case, SimpleNamespace(record=lambda _: record, suite=suite, baseline=None)
     with pytest.raises(raised, match="why"):
         item.runtest()
 

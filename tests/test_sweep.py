@@ -5,10 +5,13 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
-from fa4verify.sweep import Workers, _cause, _last_words, default_workers, sweep
-from fa4verify.vocabulary import Budget, Case, Distribution, Shape
+from fa4verify.flow import VacuousBudget, admit
+from fa4verify.sweep import Setup, Workers, _cause, _last_words, default_workers, sweep
+from fa4verify.vocabulary import Budget, Case, Distribution, Shape, Suite
 
 BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.02, "a few bf16 unit roundoffs (2^-8)")
 SHAPE = Shape(seqlen_q=64, seqlen_k=64, heads=2, heads_kv=2, head_dim=32, head_dim_v=32)
@@ -61,6 +64,20 @@ def test_what_a_kernel_does_costs_its_own_record_only(tmp_path, monkeypatch):
         assert record.case.id in record.command
     with pytest.raises(ProcessLookupError):  # the worker that timed out is dead
         os.kill(int(Path("hanging").read_text()), 0)
+
+
+def test_a_worker_whose_device_is_lost_hands_over_its_record_and_is_replaced(tmp_path, monkeypatch):
+    """A torch without CUDA stands for a context that is gone: nothing on the device answers."""
+    if torch.cuda.is_available():
+        pytest.skip("here the device answers")
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    cases = [msgspec.structs.replace(case("good"), id=f"case-{i}") for i in range(2)]
+    records = list(sweep([*cases, case("standard")], workers=1, setup=Setup("cuda:0")))
+    assert [record.verdict.outcome for record in records] == ["CRASHED", "CRASHED", "PASS"]
+    for record in records[:2]:
+        assert record.verdict.findings[0].message.startswith("run: ")  # the case's own words, not "the worker died"
+        assert "draw" in record.seconds
 
 
 def test_closing_the_iterator_kills_the_workers_and_keeps_what_was_yielded(tmp_path, monkeypatch, capfd):
@@ -129,3 +146,15 @@ def test_default_workers_respect_affinity_and_quota(monkeypatch):
 def test_a_killed_worker_is_told_with_its_signal():
     assert _cause(-signal.SIGKILL) == "signal 9 (SIGKILL, out of memory?)"
     assert _cause(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
+
+
+def test_budgets_are_tried_in_workers_as_here():
+    lax = msgspec.structs.replace(BUDGET, limit=2.0)
+    vacuous = msgspec.structs.replace(case("zeros"), budgets=(lax,))
+    suite = Suite("mine", "", (case("standard"), vacuous))
+    with Workers(2, backward=False, kernels=frozenset({"standard"})) as pool:
+        found = list(pool.refusals(suite.cases))
+        with pytest.raises(VacuousBudget, match="mine: case case-zeros: o: zeros would pass"):
+            admit(suite, trial=pool.refusals)
+    assert found[0] is None
+    assert isinstance(found[1], VacuousBudget)

@@ -9,8 +9,6 @@ Numbers: mufu_tables.json beside this file, with provenance; structure by Oberma
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from numba import njit
 from fa4verify.arithmetic.bits import bits_of, float_of
 from fa4verify.arithmetic.correct import ex2_correct, lg2_correct, rcp_correct
 from fa4verify.arithmetic.fma import float32_operands
+from fa4verify.arithmetic.tables import read
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,7 +26,7 @@ __all__ = [
     "ex2", "ex2_array", "ex2_correct", "lg2", "lg2_array", "lg2_correct", "rcp", "rcp_array", "rcp_correct", "squarer",
 ]  # fmt: skip
 
-_TABLES = json.loads(files(__package__).joinpath("mufu_tables.json").read_text())
+_TABLES = read()
 _EX2_0, _EX2_1, _EX2_2 = (np.array(column, np.int64) for column in zip(*_TABLES["ex2"], strict=True))
 _RCP_0, _RCP_1, _RCP_2 = (np.array(column, np.int64) for column in zip(*_TABLES["rcp"], strict=True))
 _LG2_0, _LG2_1, _LG2_2 = (np.array(column, np.int64) for column in zip(*_TABLES["lg2"], strict=True))

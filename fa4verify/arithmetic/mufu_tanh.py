@@ -11,8 +11,6 @@ Numbers: mufu_tables.json beside this file, with provenance.
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,13 +19,14 @@ from numba import njit
 from fa4verify.arithmetic.bits import bits_of, float_of
 from fa4verify.arithmetic.fma import float32_operands
 from fa4verify.arithmetic.mufu import squarer
+from fa4verify.arithmetic.tables import read
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["tanh", "tanh_array"]
 
-_TABLES = json.loads(files(__package__).joinpath("mufu_tables.json").read_text())
+_TABLES = read()
 _C0, _C1, _C2 = (np.array(column, np.int64) for column in zip(*_TABLES["tanh"], strict=True))
 _SEGMENT_BITS = np.array(_TABLES["tanh_segment_bits"], np.int64)
 _FIRST_ROW = np.cumsum(1 << _SEGMENT_BITS) - (1 << _SEGMENT_BITS)

@@ -16,7 +16,7 @@ from fa4verify.cases.distributions import TABLE, bind
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import ACTIVITY, BITS, EIGHT_BITS, TENSORS, Budget, Case, Distribution, Quantisation, Shape
+from fa4verify.vocabulary import ACTIVITY, EIGHT_BITS, OF_BITS, TENSORS, Budget, Case, Distribution, Quantisation, Shape
 
 # A flat setting: its value and where it was read.
 Settings = dict[str, tuple[Any, str]]
@@ -38,6 +38,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "deterministic": ("backward", "repeat"),
     "lse_gradient": ("backward", "repeat"),
     "runs": ("repeat",),
+    "loaded": ("repeat",),
 }
 # Operations whose result must have a limit: zeros with a right LSE would pass a forward that is judged on LSE alone.
 NEEDED: dict[str, tuple[str, ...]] = {"forward": ("o",), "backward": ("dq", "dk", "dv")}
@@ -246,6 +247,10 @@ def _budgets(settings: Settings, case: Case, key: str, known: Mapping[str, Budge
     """Return the budgets by name; {kernel} and {dtype} in a name stand for the case's."""
     names, place = settings.get("budgets", ([], f"{key}.budgets"))
     names = converted(names, list[str], place)
+    if case.operation == "audit":
+        if names:
+            raise SuiteError(place, "budgets of an audit", "none: its limits are the contract (docs/audit.md)")
+        return ()
     if not names:
         raise SuiteError(place, "no budget", "at least one: a case without a limit proves nothing")
     found = []
@@ -257,7 +262,7 @@ def _budgets(settings: Settings, case: Case, key: str, known: Mapping[str, Budge
         if budget.tensor not in TENSORS[case.operation]:
             tensors = " or ".join(TENSORS[case.operation])
             raise SuiteError(f"{place}[{i}]", f"{name!r} on tensor {budget.tensor!r}", f"a budget on {tensors}")
-        if case.baseline is None and (budget.kind == "ratio_to_baseline" or budget.metric == BITS):
+        if case.baseline is None and (budget.kind == "ratio_to_baseline" or budget.metric in OF_BITS):
             raise SuiteError(
                 f"{place}[{i}]", f"{name!r}, a comparison with a baseline", "baseline = 'NAME' in the case"
             )

@@ -7,7 +7,7 @@ import msgspec
 
 from fa4verify.cases.naming import case_id
 from fa4verify.cases.quantise import BLOCK
-from fa4verify.vocabulary import BITS, Budget, Case, Inputs
+from fa4verify.vocabulary import OF_BITS, Budget, Case, Inputs
 
 
 def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
@@ -17,10 +17,12 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
     one's; a kernel put in its own place keeps both. Cases that become the same problem are merged: where their limits
     differ, the loosest counts, because nobody said which architecture the kernel runs on. To hold a kernel to one
     architecture's limits, select its cases first (`kernel=fa4-sm90`). Equal bits are promised of one kernel only:
-    another one is not held to such budgets.
+    another one is not held to such budgets. An audit reads the code of its own kernel, so that no other can stand in.
     """
     merged: dict[str, Case] = {}
     for case in cases:
+        if case.operation == "audit" and case.kernel != name:
+            continue
         own: dict[str, Any] = {} if case.kernel == name else {"options": {}, "requires": (), **_without_bits(case)}
         renamed = msgspec.structs.replace(case, kernel=name, substituted=True, **own)
         renamed = msgspec.structs.replace(renamed, id=case_id(renamed))
@@ -30,7 +32,7 @@ def substitute_kernel(cases: Iterable[Case], name: str) -> tuple[Case, ...]:
 
 def _without_bits(case: Case) -> dict[str, Any]:
     """Return what remains of a case's budgets, and no baseline where only its bits were of use."""
-    kept = tuple(budget for budget in case.budgets if budget.metric != BITS)
+    kept = tuple(budget for budget in case.budgets if budget.metric not in OF_BITS)
     needed = any(budget.kind == "ratio_to_baseline" for budget in kept)
     return {"budgets": kept} if kept == case.budgets or needed else {"budgets": kept, "baseline": None}
 

@@ -78,8 +78,9 @@ def read_study(table: Any, cases: Iterable[Case]) -> Study:
         if owner not in owners:
             raise SuiteError(f"study.values[{i}]", repr(path), f"it to start with {' or '.join(owners)}")
         known = ACTIVITY if owner == "activity" else metrics_of(owner)
-        if measure not in known:
-            raise SuiteError(f"study.values[{i}]", repr(path), one_of(measure, known))
+        for part in [measure] if owner == "activity" else measure.split("/", 1):
+            if part not in known:
+                raise SuiteError(f"study.values[{i}]", repr(path), one_of(part, known))
     return Study(**fields)
 
 

@@ -14,12 +14,14 @@ from fa4verify.cases.distributions import given
 from fa4verify.vocabulary import Case
 
 LONGEST_VALUE = 20
-PREFIX = {"forward": "fwd", "exp2": "exp2", "backward": "bwd", "repeat": "rep"}
+PREFIX = {"forward": "fwd", "exp2": "exp2", "backward": "bwd", "repeat": "rep", "audit": "audit"}
 
 
 def case_id(case: Case) -> str:
     """Return the id of a case, as fwd-fa4_sm100-bf16-b1h2s1024d128-causal-fa3_outlier-s0."""
     words = [PREFIX[case.operation], case.kernel.replace("-", "_")]
+    if case.operation == "audit":
+        return "-".join([*words, str(case.options.get("configuration", ""))])
     if case.operation != "exp2":
         words += [case.dtype, _shape(case), *_features(case)]
     words.append(case.distribution.name)
@@ -55,6 +57,7 @@ def _features(case: Case) -> list[str]:
         words += [] if case.deterministic else ["anyorder"]
     if case.operation == "repeat":
         words.append(f"runs{case.runs}")
+        words += ["loaded"] if case.loaded else []
     return words
 
 

@@ -2,10 +2,11 @@
 
 Contract: FAIL if a shape, a dtype, a class, a row without keys or a budget is wrong; else INCONCLUSIVE if a budget
 could not be evaluated, the truth is too blunt for its limit, or a feature under test was never active; else PASS. A
-kernel may return O alone, or gradients without delta: budgets on a by-product that it keeps to itself are not judged,
-and `checked` says so. The
-message of a finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same
-verdict: no order, no machine, no clock.
+case whose budgets are all on the baseline's bits asks for these alone: a class or a row that is not the truth's is then
+the baseline's too, or a budget breaks; the counts stay among the metrics. A kernel may return O alone, or gradients
+without delta: budgets on a by-product that it keeps to itself are not judged, and `checked` says so. The message of a
+finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same verdict: no order,
+no machine, no clock.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fa4verify.arithmetic.formats import ulp
+from fa4verify.judgement.bits import of_bits
 from fa4verify.judgement.budgets import Evaluation, evaluate
 from fa4verify.judgement.classes import in_words
 from fa4verify.judgement.diagnosis import MISMATCH, diagnose
@@ -96,7 +98,7 @@ def _rules(case: Case, metrics: Mapping[str, Metrics], output: Output, truth: Tr
         if breach := contract_breach(case, output, truth, tensor):
             found.append(Finding(breach, tensor=tensor))
         measured = metrics.get(tensor)
-        if measured is None:
+        if measured is None or of_bits(case):
             continue
         if wrong := in_words(measured.classes):
             count = measured.values["nonfinite_mismatches"]

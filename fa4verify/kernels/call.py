@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fa4verify.kernels.checks import checked, checked_backward, checked_forward, same_bits
-from fa4verify.kernels.interface import ContractViolation, Kernel, Unsupported
-from fa4verify.kernels.registry import kernel
+from fa4verify.kernels.interface import ContractViolation, Kernel, NoDevice, Unsupported
+from fa4verify.kernels.registry import computes_where_its_tensors_are, kernel, needs_gpu
 from fa4verify.kernels.settings import settings_restored
 from fa4verify.vocabulary import Case, Inputs, Output
 
@@ -30,7 +30,7 @@ _TENSORS = ("q", "k", "v", "x", "dout", "o", "lse")
 _BACKWARD = ("deterministic", "seed", "dlse")
 
 
-def run(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
+def run(case: Case, inputs: Inputs, *, seed: int | None = None, device: str | None = None) -> Output:
     """Run the kernel that the case names on these inputs.
 
     Parameters
@@ -40,6 +40,9 @@ def run(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
     seed
         For a backward that is not deterministic: the order of its adds, where the kernel lets it be chosen. Default:
         the case's seed.
+    device
+        Where a GPU kernel and a user's own get their tensors: "cuda:0", "cpu", or None, with which a GPU kernel
+        declines and a user's own gets them on the CPU. Emulations are not asked.
 
     Returns
     -------
@@ -52,18 +55,30 @@ def run(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
     Raises
     ------
     Unsupported
-        The kernel does not do what the case asks for.
+        The kernel does not do what the case asks for; NoDevice where it is for want of a GPU.
     ContractViolation
         It returned something else, or wrote to its inputs.
     """
     under_test = kernel(case.kernel)
-    given = Inputs({name: tensor.clone() for name, tensor in inputs.tensors.items()})
+    if device is None and needs_gpu(case.kernel):
+        raise NoDevice(f"{case.kernel} runs on a GPU: --device cuda:0, or auto where there is one")
+    place = device if device is not None and computes_where_its_tensors_are(case.kernel) else "cpu"
+    given = Inputs({name: tensor.to(place, copy=True) for name, tensor in inputs.tensors.items()})
     with settings_restored():
         output = _call(under_test, case, given, case.seed if seed is None else seed)
     for name, tensor in inputs.tensors.items():
-        if not same_bits(tensor, given.tensors[name]):
+        if not same_bits(tensor, given.tensors[name].detach().cpu()):
             raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
-    return checked(case, inputs, output)
+    output = checked(case, inputs, output)
+    return output if place == "cpu" else replace(output, provenance={**output.provenance, **_facts(place)})
+
+
+def _facts(device: str) -> dict[str, str]:
+    import torch
+
+    from fa4verify.kernels.gpu.device import facts
+
+    return facts(torch.device(device))
 
 
 def _call(under_test: Kernel, case: Case, inputs: Inputs, seed: int) -> Any:
@@ -100,7 +115,8 @@ def _chained(kernel: Kernel, case: Case, inputs: Inputs, seed: int) -> Output:
         if not _known(backward, {"dlse": None}):
             raise Unsupported(f"{case.kernel} does not take dlse: it has no gradient through LSE")
         given["dlse"] = tensors["dlse"]
-    output = backward(tensors["dout"], q, k, v, forward.o, forward.lse, **features, **given, **to_backward)
+    o, lse = (None if x is None else x.to(q.device) for x in (forward.o, forward.lse))  # checked on the CPU
+    output = backward(tensors["dout"], q, k, v, o, lse, **features, **given, **to_backward)
     output = checked_backward(case, inputs, output)
     return replace(
         output,

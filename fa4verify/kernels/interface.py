@@ -1,4 +1,4 @@
-"""What a kernel is to the rest of the house, and the three ways in which it can refuse.
+"""What a kernel is to the rest of the house, and the ways in which it can refuse.
 
 Contract: anything with a `name` and a `forward` of this signature is a kernel; `exp2` is optional. Imports nothing
 heavy, so that a kernel's module can take its exceptions from here.
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 class Unsupported(Exception):  # noqa: N818 - not an error of the program: the kernel says what it does not do
     """A kernel declines a case; the message says which feature it lacks."""
+
+
+class NoDevice(Unsupported):
+    """A kernel declines for want of a GPU; `--require-gpu` makes that a failure."""
 
 
 class ContractViolation(Exception):  # noqa: N818 - a finding about the kernel, told in its own words

@@ -15,25 +15,27 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.gpus import listed
 from fa4verify.kernels.interface import Kernel, UnknownKernel, Unsupported
 from fa4verify.kernels.user import UserKernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One row of the registry: where the kernel lives (None: not written yet) and what it needs to run.
+    """One row of the registry: where the kernel lives and what it needs to run.
 
-    `needs` are modules, `distributions` packages by the name that pip knows; the latter only exist for Linux.
+    `needs` are modules, `distributions` packages by the name that pip knows; the latter only exist for Linux. `gpu`: it
+    computes where its tensors are, which is the device of the run.
     """
 
-    home: str | None
+    home: str
     about: str
     needs: tuple[str, ...] = ()
-    reason: str = ""
     distributions: tuple[str, ...] = ()
+    gpu: bool = False
 
 
 _EMULATION = ("numba", "numpy", "torch")
@@ -75,9 +77,44 @@ _REGISTRY = {
         _EMULATION,
     ),
     "flash-attn-4": _Entry(
-        None,
-        "FlashAttention-4 itself on a GPU",
-        reason="this version has no GPU kernels yet; bring it as your own: --kernel package.module:function",
+        "fa4verify.kernels.gpu.flash_attn_4:FLASH_ATTN_4",
+        "FlashAttention-4 itself on a GPU, forward and backward",
+        ("torch",),
+        distributions=_SHIPPED,
+        gpu=True,
+    ),
+    **{
+        f"sdpa-{backend}": _Entry(
+            f"fa4verify.kernels.gpu.torch_sdpa:SDPA_{backend.upper()}",
+            f"torch's scaled_dot_product_attention on a GPU, {about}; backward by autograd",
+            ("torch",),
+            gpu=True,
+        )
+        for backend, about in (
+            ("flash", "FlashAttention-2"),
+            ("cudnn", "cuDNN's flash attention"),
+            ("efficient", "xFormers' memory-efficient attention"),
+            ("math", "in float32 by plain products"),
+        )
+    },
+    "flex-attention": _Entry(
+        "fa4verify.kernels.gpu.flex:FLEX_ATTENTION",
+        "torch's flex_attention on a GPU, compiled to Triton; backward by autograd",
+        ("torch",),
+        gpu=True,
+    ),
+    "standard-gpu": _Entry(
+        "fa4verify.kernels.gpu.standard:STANDARD_GPU",
+        "attention with S, scaled S, P and O in 16 bits, on a GPU; backward by autograd",
+        ("torch",),
+        gpu=True,
+    ),
+    "exp2-gpu": _Entry(
+        "fa4verify.kernels.gpu.functions:EXP2_GPU",
+        "ex2.approx on a GPU, or FA4's ex2_emulation of a degree",
+        ("torch",),
+        distributions=_SHIPPED,
+        gpu=True,
     ),
     **{
         f"fa4@{architecture}": _Entry(
@@ -104,9 +141,15 @@ def names() -> dict[str, str]:
 
 def availability(name: str) -> str | None:
     """Return None where the registered kernel can run here, else the reason why not."""
+    missing = _missing(name)
+    if missing is None and needs_gpu(name) and not listed():
+        return "needs a GPU: nvidia-smi lists none"
+    return missing
+
+
+def _missing(name: str) -> str | None:
+    """Return what is not installed, None if nothing is missing."""
     entry = _REGISTRY[name]
-    if entry.home is None:
-        return entry.reason
     missing = [package for package in (*entry.needs, entry.home.split(":")[0]) if find_spec(package) is None]
     if missing:
         return f"needs {', '.join(missing)}, which cannot be imported here"
@@ -114,6 +157,16 @@ def availability(name: str) -> str | None:
     if absent:
         return f"needs {' and '.join(absent)}, not installed" + ("" if sys.platform == "linux" else "; Linux only")
     return None
+
+
+def computes_where_its_tensors_are(name: str) -> bool:
+    """Return whether to give the kernel tensors on the device of the run: a GPU kernel, or a user's own."""
+    return ":" in name or needs_gpu(name)
+
+
+def needs_gpu(name: str) -> bool:
+    """Return whether the kernel is a registered one for a GPU."""
+    return name in _REGISTRY and _REGISTRY[name].gpu
 
 
 def _installed(distribution: str) -> bool:
@@ -140,10 +193,10 @@ def kernel(name: str) -> Kernel:
         close = get_close_matches(name, _REGISTRY, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(_REGISTRY)}"
         raise UnknownKernel(f"unknown kernel {name!r}; {hint} Your own kernel: package.module:attribute")
-    reason = availability(name)
+    reason = _missing(name)
     if reason:
         raise Unsupported(f"{name}: {reason}")
-    module, attribute = str(_REGISTRY[name].home).split(":")
+    module, attribute = _REGISTRY[name].home.split(":")
     found: Kernel = getattr(import_module(module), attribute)
     return found
 
@@ -169,18 +222,22 @@ def _imported(name: str) -> UserKernel:
     return UserKernel(name, found)
 
 
-def compile_ahead(*, backward: bool = True) -> None:
+def compile_ahead(*, backward: bool = True, only: Collection[str] | None = None) -> None:
     """Run every emulation on one key, so that what numba compiles is compiled (or loaded) before a clock runs.
 
     Parameters
     ----------
     backward
         The backwards as well: they cost more than the forwards, and a run without one does not need them.
+    only
+        Names of the kernels that will run; by default all of them.
     """
     import torch
 
     for name, entry in _REGISTRY.items():
-        if not (entry.home or "").startswith("fa4verify.kernels.emulated.") or availability(name) is not None:
+        if not entry.home.startswith("fa4verify.kernels.emulated.") or availability(name) is not None:
+            continue
+        if only is not None and name not in only:
             continue
         found = kernel(name)
         differentiate: Callable[..., Any] | None = getattr(found, "backward", None) if backward else None

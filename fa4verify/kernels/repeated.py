@@ -12,17 +12,19 @@ raise. All three become Unsupported, with the kernel's own words.
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fa4verify.kernels.call import run
-from fa4verify.kernels.interface import ContractViolation, Unsupported
+from fa4verify.kernels.interface import ContractViolation, NoDevice, Unsupported
 from fa4verify.kernels.registry import kernel
 from fa4verify.kernels.user import UserKernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from fa4verify.vocabulary import Case, Inputs, Output
 
@@ -31,8 +33,8 @@ SHUFFLES = 3
 TWINS = ("fa4-sm90", "fa4-sm100")
 
 
-def repeat(case: Case, inputs: Inputs) -> Iterator[Output]:
-    """Yield the outputs of `case.runs` runs on the same inputs.
+def repeat(case: Case, inputs: Inputs, *, device: str | None = None) -> Iterator[Output]:
+    """Yield the outputs of `case.runs` runs on the same inputs; a `loaded` case keeps the device busy meanwhile.
 
     Raises
     ------
@@ -41,19 +43,35 @@ def repeat(case: Case, inputs: Inputs) -> Iterator[Output]:
     """
     if case.deterministic and not takes_flag(case.kernel):
         raise Unsupported(f"{case.kernel} does not take deterministic")
+    with _load(case, device):
+        yield from _runs(case, inputs, device)
+
+
+def _runs(case: Case, inputs: Inputs, device: str | None) -> Iterator[Output]:
     for index in range(case.runs):
         try:
-            output = run(case, inputs, seed=index)
+            output = run(case, inputs, seed=index, device=device)
         except (Unsupported, ContractViolation):
             raise
         except Exception as error:
-            if index == 0 and case.deterministic and _runs_without(case, inputs):
+            if index == 0 and case.deterministic and _runs_without(case, inputs, device):
                 said = " ".join(str(error).split())
                 raise Unsupported(
                     f"{case.kernel} refuses deterministic=True: {type(error).__name__}: {said}"
                 ) from error
             raise
         yield output
+
+
+def _load(case: Case, device: str | None) -> AbstractContextManager[object]:
+    """Return what keeps the device busy, where the case asks for it and the kernel runs there."""
+    if not case.loaded:
+        return nullcontext()
+    if device is None or not device.startswith("cuda"):
+        raise NoDevice("a loaded case needs a GPU whose second stream can be kept busy")
+    from fa4verify.kernels.gpu.load import Load
+
+    return Load(device)
 
 
 def shuffled(case: Case, inputs: Inputs) -> Iterator[Output]:
@@ -94,9 +112,9 @@ def takes_flag(name: str) -> bool:
     return backward is None or "deterministic" in inspect.signature(backward).parameters
 
 
-def _runs_without(case: Case, inputs: Inputs) -> bool:
+def _runs_without(case: Case, inputs: Inputs, device: str | None) -> bool:
     try:
-        run(msgspec.structs.replace(case, deterministic=False), inputs, seed=0)
+        run(msgspec.structs.replace(case, deterministic=False), inputs, seed=0, device=device)
     except Exception:  # then the flag is not what it fails on
         return False
     return True

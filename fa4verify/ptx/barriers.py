@@ -13,9 +13,9 @@ for; "barrier.cluster": all threads that have not ended.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc
 
 from fa4verify.ptx import mbarrier
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at
 from fa4verify.ptx.inner import inner
@@ -175,7 +175,7 @@ def _try_wait(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(BLOCK)
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Run one row of this group for the lanes of a mask."""
     state = machine_at(address)

@@ -10,9 +10,8 @@ Numbers: PTX ISA, "Tensor: tiled mode", "Swizzling modes"; CUDA driver API, cuTe
 
 from __future__ import annotations
 
-from numba import cfunc
-
 from fa4verify.ptx.atomics import update
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import Atomic
 from fa4verify.ptx.raw import (
@@ -73,7 +72,7 @@ def box_bytes(tensor):  # type: ignore[no-untyped-def]
     return count
 
 
-@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def copy_box(place, rank, coordinates, shared, size, offset, memory, ranges, direction, report):  # type: ignore[no-untyped-def]
     """Copy or add one box.
 

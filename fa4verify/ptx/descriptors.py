@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import cfunc
-
 from fa4verify.arithmetic.mma_lanes import LANES
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.raw import (
     copy_bytes,
@@ -83,7 +82,7 @@ def chunk_along_rows(matrix, k, chunk):  # type: ignore[no-untyped-def]
     return address ^ (((address >> 7) & ((1 << matrix.swizzle) - 1)) << 4)
 
 
-@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def gather_left(base, size, start, leading, stride, swizzle, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Copy `rows` rows from row `first` on to `out` (rows, ROW_BYTES); base, size: the CTA's shared memory."""
     matrix = Matrix(start, leading, stride, swizzle)
@@ -112,7 +111,7 @@ def gather_left(base, size, start, leading, stride, swizzle, transposed, first, 
     return -1
 
 
-@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def gather_right(base, size, start, leading, stride, swizzle, transposed, first, rows, code_bytes, out):  # type: ignore[no-untyped-def]
     """Copy `rows` rows (n) of a matrix to rows `first` on of `out`, in panels as operands.decode_right reads them."""
     matrix = Matrix(start, leading, stride, swizzle)

@@ -1,8 +1,8 @@
 """What the lanes of a warp tell each other: shuffles, votes, election, matches and reductions.
 
-Contract: `members` says which lanes a row needs; the caller waits until they are all there. `step` then runs the row
-for the lanes of a mask. A lane that reads from one that takes no part gets poison, which the program must not use (PTX:
-the value is undefined).
+Contract: `members` says which lanes a row needs; the caller waits until they are all there. `step` or `collect` then
+runs the row for the lanes of a mask. A lane that reads from one that takes no part gets poison, which the program must
+not use (PTX: the value is undefined).
 Numbers: PTX ISA, "shfl.sync" (its pseudocode), "vote.sync", "elect.sync" (which leader is open there: the lowest lane,
 as an H200 does), "match.sync", "redux.sync".
 """
@@ -10,9 +10,9 @@ as an H200 does), "match.sync", "redux.sync".
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc
 
 from fa4verify.ptx import atomics
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.handle import machine_at
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
@@ -21,7 +21,7 @@ from fa4verify.ptx.raw import address_of, copy_bytes, load_i64, load_u32, scratc
 from fa4verify.ptx.state import POISON_REGISTER
 
 _D, _A, _B, _C, _E, _F, _G = (int(x) for x in (Column.D, Column.A, Column.B, Column.C, Column.E, Column.F, Column.G))
-_SHUFFLE, _VOTE, _ELECT, _MATCH, _REDUX = (int(Op[x]) for x in ("SHUFFLE", "VOTE", "ELECT", "MATCH", "REDUX"))
+_SHUFFLE, _VOTE, _ELECT, _MATCH = (int(Op[x]) for x in ("SHUFFLE", "VOTE", "ELECT", "MATCH"))
 _IDX, _UP, _DOWN = int(Shuffle.IDX), int(Shuffle.UP), int(Shuffle.DOWN)
 _BALLOT, _ALL, _ANY = int(Vote.BALLOT), int(Vote.ALL), int(Vote.ANY)
 ALL_LANES = 0xFFFFFFFF
@@ -155,29 +155,36 @@ def combine(operation, a, b):  # type: ignore[no-untyped-def]
     return (min(x, y) if operation == atomics.MIN_S32 else max(x, y)) & ALL_LANES
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
-    """Run one row for the lanes of a mask; nothing here can fail."""
+    """Run a shuffle, elect or activemask for the lanes of a mask; nothing here can fail."""
     state = machine_at(address)
     code = state.code[row]
-    operation = code[0]
-    if operation == _SHUFFLE:
+    if code[0] == _SHUFFLE:
         _shuffle(state, r, w, row, mask)
-    elif operation == _VOTE:
-        _vote(state, r, w, row, mask)
-    elif operation == _ELECT:
+    elif code[0] == _ELECT:
         leader = np.int64(lowest(mask))
         if code[_D] >= 0:
             _fill(state, r, w, code[_D], leader, mask)
         _set_predicate(state, r, w, code[_A], np.int64(1) << leader, mask)
-    elif operation == _MATCH:
+    else:
+        _fill(state, r, w, code[_D], mask, mask)
+    return np.int64(0)
+
+
+@by_address
+def collect(address, r, w, row, mask):  # type: ignore[no-untyped-def]
+    """Run a vote, match or redux for the lanes of a mask; nothing here can fail."""
+    state = machine_at(address)
+    code = state.code[row]
+    if code[0] == _VOTE:
+        _vote(state, r, w, row, mask)
+    elif code[0] == _MATCH:
         _match(state, r, w, row, mask)
-    elif operation == _REDUX:
+    else:
         total = np.int64(state.registers[r, w, code[_A], lowest(mask)])
         for lane in range(lowest(mask) + 1, LANES):
             if (mask >> lane) & 1:
                 total = combine(code[_F], total, np.int64(state.registers[r, w, code[_A], lane]))
         _fill(state, r, w, code[_D], total, mask)
-    else:
-        _fill(state, r, w, code[_D], mask, mask)
     return np.int64(0)

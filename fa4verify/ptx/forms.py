@@ -33,7 +33,7 @@ CONVERSIONS = tuple(
     for space in ("global", "shared", "shared::cta", "shared::cluster", "param", "param::entry", "local")
 )
 # max.f32 d, a, b, c (sm_100 and later) is the largest of three: neither order nor grouping shows in the result.
-THREE_INPUTS = ("max.f32", "max.ftz.f32", "max.NaN.f32", "min.f32", "min.ftz.f32", "min.NaN.f32")
+THREE_INPUTS = ("max.f32", "max.NaN.f32", "min.f32", "min.NaN.f32")
 PARTIAL = Register("max or min of two", "f32", 0)
 
 

@@ -32,23 +32,37 @@ class KNOB(IntEnum):
 
 
 class CALL(IntEnum):
-    """Entries of `State.knobs` behind KNOB: addresses of what is compiled apart (calls.py), see `launch`."""
+    """Entries of `State.knobs` behind KNOB: addresses of what is compiled apart, 0 where unused (linkage.py)."""
 
     STRAIGHT = 18
-    FUNCTION = 19
-    MEMORY = 20
-    EXCHANGE = 21
-    BARRIER = 22
-    ISSUE = 23
-    LAND = 24
-    FINISH = 25
-    EFFECT = 26
-    MATRIX = 27
-    RUN = 28
-    FILL_WGMMA = 29  # these four: 0 in a kernel without such an instruction
-    EFFECT_WGMMA = 30
-    FILL_TC = 31
-    EFFECT_TC = 32
+    RUN = 19
+    # Families of lane functions, in the order of lane_functions.ENTRIES
+    APPROXIMATIONS = 20
+    FLOATS = 21
+    CODES = 22
+    INTEGERS = 23
+    MEMORY = 24
+    ATOMIC = 25
+    EXCHANGE = 26
+    COLLECT = 27
+    BARRIER = 28
+    MMA_SYNC = 29
+    MATRIX = 30
+    TENSOR_MEMORY = 31
+    ISSUE = 32
+    LAND = 33
+    FINISH = 34
+    # Families of asynchronous operations: two for each, in one order
+    FILL_COPY = 35
+    FILL_BULK = 36
+    FILL_TENSOR = 37
+    FILL_WGMMA = 38
+    FILL_TC = 39
+    EFFECT_COPY = 40
+    EFFECT_BULK = 41
+    EFFECT_TENSOR = 42
+    EFFECT_WGMMA = 43
+    EFFECT_TC = 44
 
 
 KNOBS = max(CALL) + 1

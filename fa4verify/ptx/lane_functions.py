@@ -1,7 +1,8 @@
 """Lane operations that run lane by lane: MUFU, rounding to 16 and 8 bits, directed rounding, flushing, division.
 
-Contract: `ENTRIES` lists (names, results, operands); `apply` runs the operation of that index on all 32 lanes and then
-writes those of the mask. The arithmetic is `fa4verify.arithmetic`'s; here are only loops, bit moves, and what PTX
+Contract: `ENTRIES` lists (names, results, operands), family after family: approximations, other sums and products in
+fp32, codes of 16 bits, integers. A family's function runs the operation of an index on all 32 lanes and then writes
+those of the mask. The arithmetic is `fa4verify.arithmetic`'s; here are only loops, bit moves, and what PTX
 leaves open: an integer divided by zero gives all ones, and so does its remainder.
 ex2.approx.f32 without .ftz halves an operand below -126 before MUFU and squares the result, as ptxas writes it.
 Numbers: tests/golden/opcodes_h200.json holds what an H200 answers.
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of
@@ -21,6 +22,7 @@ from fa4verify.arithmetic.fma import add_ftz, add_rm, add_rm_ftz, fma_ftz, mul_f
 from fa4verify.arithmetic.formats import code_e4m3, code_e5m2, round_bf16, round_fp16
 from fa4verify.arithmetic.mufu import ex2, lg2, rcp
 from fa4verify.arithmetic.mufu_tanh import tanh
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.lane_ir import I64, LANES, SLOT_BYTES, Lanes, Slots, vector
 from fa4verify.ptx.operations import Column
@@ -43,9 +45,9 @@ ENTRIES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = 
     (("ex2.approx.f32",), _F, _F),
     (("rcp.approx.ftz.f32",), _F, _F),
     (("lg2.approx.ftz.f32",), _F, _F),
+    (("add.rm.f32x2",), ("f32x2",), ("f32x2",) * 2),
     (("tanh.approx.f32",), _F, _F),
     (("add.rm.f32",), _F, _F * 2),
-    (("add.rm.f32x2",), ("f32x2",), ("f32x2",) * 2),
     (("add.rm.ftz.f32",), _F, _F * 2),
     (("add.ftz.f32", "add.rn.ftz.f32"), _F, _F * 2),
     (("sub.ftz.f32", "sub.rn.ftz.f32"), _F, _F * 2),
@@ -74,9 +76,10 @@ ENTRIES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = 
     (("lop3.b32",), _U, _U * 4),
 )
 _INDEX = {name: i for i, (names, _, _) in enumerate(ENTRIES) for name in names}
-(_EX2, _EX2_KEEP, _RCP, _LG2, _TANH, _ADD_RM, _ADD_RM_X2, _ADD_RM_FTZ, _ADD_FTZ, _SUB_FTZ, _MUL_FTZ, _FMA_FTZ, _BF16,
+(_EX2, _EX2_KEEP, _RCP, _LG2, _ADD_RM_X2, _TANH, _ADD_RM, _ADD_RM_FTZ, _ADD_FTZ, _SUB_FTZ, _MUL_FTZ, _FMA_FTZ, _BF16,
  _BF16X2, _F16, _F16X2, _E4M3X2, _E5M2X2, _PRMT, _DP2A, _DIV_U32, _REM_U32, _DIV_S32, _REM_S32, _DIV_U64, _REM_U64,
  _DIV_S64, _REM_S64, _DIV_U16, _REM_U16, _MUL_HI_U64, _MUL_HI_S64, _LOP3) = range(len(ENTRIES))  # fmt: skip
+SECOND_FAMILY, THIRD_FAMILY, LAST_FAMILY = _TANH, _BF16, _PRMT
 
 _D, _A, _B, _C, _FOURTH = (8 * int(x) for x in (Column.D, Column.A, Column.B, Column.C, Column.F))
 _WIDE = tuple(results[0] in ("b64", "f32x2") for _, results, _ in ENTRIES)
@@ -192,10 +195,18 @@ def _divide(a, b, remainder):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
-    """Operations on fp32 with an fp32 result."""
-    x, y, z = view_f32(a, 2 * LANES), view_f32(b, 2 * LANES), view_f32(c, 2 * LANES)
-    result, words = view_f32(out, 2 * LANES), view_u32(out, 2 * LANES)
+def _canonical(out, count):  # type: ignore[no-untyped-def]
+    """Give every NaN the one code that the hardware has."""
+    values, words = view_f32(out, 2 * LANES), view_u32(out, 2 * LANES)
+    for i in range(count):
+        value = values[i]
+        words[i] = bits_of(value) if value == value else _CANONICAL_F32
+
+
+@inner
+def _approximations(index, a, b, out):  # type: ignore[no-untyped-def]
+    """Run what a softmax asks of MUFU, or the sum that reduces its exponents."""
+    x, y, result = view_f32(a, 2 * LANES), view_f32(b, 2 * LANES), view_f32(out, 2 * LANES)
     if index == _EX2:
         for i in range(LANES):
             result[i] = ex2(x[i])
@@ -208,14 +219,22 @@ def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
     elif index == _LG2:
         for i in range(LANES):
             result[i] = lg2(x[i])
-    elif index == _TANH:
+    else:
+        for i in range(2 * LANES):
+            result[i] = add_rm(x[i], y[i])
+    _canonical(out, 2 * LANES if index == _ADD_RM_X2 else LANES)
+
+
+@inner
+def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
+    """Other operations on fp32 with an fp32 result."""
+    x, y, z = view_f32(a, LANES), view_f32(b, LANES), view_f32(c, LANES)
+    result = view_f32(out, LANES)
+    if index == _TANH:
         for i in range(LANES):
             result[i] = tanh(x[i])
     elif index == _ADD_RM:
         for i in range(LANES):
-            result[i] = add_rm(x[i], y[i])
-    elif index == _ADD_RM_X2:
-        for i in range(2 * LANES):
             result[i] = add_rm(x[i], y[i])
     elif index == _ADD_RM_FTZ:
         for i in range(LANES):
@@ -232,9 +251,7 @@ def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
     else:
         for i in range(LANES):
             result[i] = fma_ftz(x[i], y[i], z[i])
-    for i in range(2 * LANES if index == _ADD_RM_X2 else LANES):
-        value = result[i]
-        words[i] = bits_of(value) if value == value else _CANONICAL_F32
+    _canonical(out, LANES)
 
 
 @inner
@@ -306,27 +323,54 @@ def _longs(index, a, b, i):  # type: ignore[no-untyped-def]
     return high
 
 
-@cfunc("int64(int64, int64, int64, int64)", cache=True)
-def apply(index, row, registers, mask):  # type: ignore[no-untyped-def]
-    """Run operation `index` of ENTRIES: addresses of the row of code and of the warp's registers, lanes to write."""
+@inner
+def _slot(registers, row, column):  # type: ignore[no-untyped-def]
+    """Address of the slot that a column of a row names."""
+    return registers + SLOT_BYTES * load_i64(row + column)
+
+
+@by_address
+def approximations(index, row, registers, mask):  # type: ignore[no-untyped-def]
+    """Run an operation of the first family: index in ENTRIES, addresses of row and registers, lanes to write."""
     out = scratch()
-    a, b, c, fourth = (
-        registers + SLOT_BYTES * load_i64(row + _A), registers + SLOT_BYTES * load_i64(row + _B),
-        registers + SLOT_BYTES * load_i64(row + _C), registers + SLOT_BYTES * load_i64(row + _FOURTH),
-    )  # fmt: skip
-    slot = load_i64(row + _D)
-    if index <= _FMA_FTZ:
-        _floats(index, a, b, c, out)
-    elif index <= _E5M2X2:
-        _codes(index, a, b, out)
-    elif _IS_WIDE[index]:
+    _approximations(index, _slot(registers, row, _A), _slot(registers, row, _B), out)
+    if index == _ADD_RM_X2:
+        merge64(registers, load_i64(row + _D), out, mask)
+    else:
+        merge32(registers, load_i64(row + _D), out, mask)
+    return np.int64(0)
+
+
+@by_address
+def floats(index, row, registers, mask):  # type: ignore[no-untyped-def]
+    """Run an operation of the second family."""
+    out = scratch()
+    _floats(index, _slot(registers, row, _A), _slot(registers, row, _B), _slot(registers, row, _C), out)
+    merge32(registers, load_i64(row + _D), out, mask)
+    return np.int64(0)
+
+
+@by_address
+def codes(index, row, registers, mask):  # type: ignore[no-untyped-def]
+    """Run an operation of the third family."""
+    out = scratch()
+    _codes(index, _slot(registers, row, _A), _slot(registers, row, _B), out)
+    merge32(registers, load_i64(row + _D), out, mask)
+    return np.int64(0)
+
+
+@by_address
+def integers(index, row, registers, mask):  # type: ignore[no-untyped-def]
+    """Run an operation of the last family."""
+    out = scratch()
+    a, b, c = _slot(registers, row, _A), _slot(registers, row, _B), _slot(registers, row, _C)
+    fourth = _slot(registers, row, _FOURTH)
+    if _IS_WIDE[index]:
         for i in range(LANES):
             store_u64(out + 8 * i, _longs(index, a, b, i))
+        merge64(registers, load_i64(row + _D), out, mask)
     else:
         for i in range(LANES):
             store_u32(out + 4 * i, _words(index, a, b, c, fourth, i))
-    if _IS_WIDE[index]:
-        merge64(registers, slot, out, mask)
-    else:
-        merge32(registers, slot, out, mask)
+        merge32(registers, load_i64(row + _D), out, mask)
     return np.int64(0)

@@ -11,22 +11,20 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fa4verify.ptx import barriers, exchange, explain, lane_functions, queue, warp
-from fa4verify.ptx import memory as memory_unit
+from fa4verify.ptx import explain
 from fa4verify.ptx.handle import pack
-from fa4verify.ptx.knobs import CALL, COMMON, COUNT, KNOB, KNOBS
+from fa4verify.ptx.knobs import COMMON, COUNT, KNOB, KNOBS
 from fa4verify.ptx.lane_ir import LANES
-from fa4verify.ptx.lanes import LANES as OPERATIONS
-from fa4verify.ptx.operations import FIRST_UNIT, PENDING, SHARED_BASE, Column, Op
+from fa4verify.ptx.linkage import OPERATIONS, link
+from fa4verify.ptx.operations import PENDING, SHARED_BASE, Column, Op
 from fa4verify.ptx.residence import SPECIALS
 from fa4verify.ptx.schedule import FAULTY, FINISHED, ORDERS, STOPPED, Schedule, work
 from fa4verify.ptx.stage import new_stage, tensor_core_steps
 from fa4verify.ptx.state import FAULT_FIELDS, Cta, Fault, FaultField, State, Warp
-from fa4verify.ptx.units import unit_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,19 +40,6 @@ MOST_RESIDENT = 256  # CTAs a worker may hold; their memory is untouched until t
 QUEUE = 4096  # asynchronous operations that a CTA may have pending
 CLUSTER_MOST = 16
 SHARED_MOST = 227 * 1024  # PTX targets of today: dynamic shared memory of a CTA
-_FUNCTIONS: dict[CALL, Any] = {
-    CALL.STRAIGHT: warp.straight,
-    CALL.FUNCTION: lane_functions.apply,
-    CALL.MEMORY: memory_unit.step,
-    CALL.EXCHANGE: exchange.step,
-    CALL.BARRIER: barriers.step,
-    CALL.ISSUE: queue.issue,
-    CALL.LAND: queue.land,
-    CALL.FINISH: queue.finish,
-    CALL.EFFECT: queue.effect,
-    CALL.MATRIX: warp.matrix,
-    CALL.RUN: warp.run,
-}
 _CONSTANTS = {"%nsmid": 132}  # where the caller says nothing: an H200
 
 
@@ -247,8 +232,7 @@ def _check(
         raise ValueError(f"{workers} workers")
     if workers > 1 and (schedule.order != "fixed" or schedule.late):
         raise ValueError("several workers only run the fixed order, and not late: threads have an order of their own")
-    known = {lane.number for lane in OPERATIONS.values()} | {int(op) for op in Op}
-    strange = set(np.unique(kernel.code[:, Column.OP]).tolist()) - known
+    strange = set(np.unique(kernel.code[:, Column.OP]).tolist()) - OPERATIONS
     if strange:
         raise ValueError(f"operations that the machine does not have: {sorted(strange)}")
     if kernel.code.shape[0] == 0 or kernel.code[-1, Column.OP] not in (Op.EXIT, Op.BRANCH, Op.TRAP):
@@ -293,21 +277,6 @@ def _order(schedule: Schedule, clusters: int) -> npt.NDArray[np.int64]:
     return order
 
 
-def _tensor_core_functions(kernel: Kernel) -> dict[CALL, Any]:
-    """Return what the kernel's asynchronous matrix instructions need: each kind costs seconds to compile once."""
-    used = kernel.code[:, Column.OP]
-    found: dict[CALL, Any] = {}
-    if np.any(used == Op.WGMMA):
-        from fa4verify.ptx import queue_wgmma
-
-        found |= {CALL.FILL_WGMMA: queue_wgmma.fill, CALL.EFFECT_WGMMA: queue_wgmma.effect}
-    if np.any((used >= Op.TC_MMA) & (used <= Op.TC_COMMIT)):
-        from fa4verify.ptx import queue_tcgen05
-
-        found |= {CALL.FILL_TC: queue_tcgen05.fill, CALL.EFFECT_TC: queue_tcgen05.effect}
-    return found
-
-
 def _aligned(shape: tuple[int, ...], dtype: type[np.generic], alignment: int) -> npt.NDArray[np.generic]:
     """Uninitialised memory that starts at a multiple of `alignment`."""
     count = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -334,7 +303,7 @@ def _state(
     places = min(clusters * size, max(MOST_RESIDENT // size * size, -(-keep // size) * size))
     warps = -(-kernel.threads // LANES)
     shared = -(-(SHARED_BASE + shared_bytes) // 1024) * 1024
-    tensor = bool(np.any((kernel.code[:, Column.OP] >= Op.TC_ALLOC) & (kernel.code[:, Column.OP] <= Op.TC_SHIFT)))
+    tensor = bool(np.any((kernel.code[:, Column.OP] >= Op.TC_ALLOC) & (kernel.code[:, Column.OP] <= Op.TC_WAIT_ST)))
     block = _aligned((max(len(parameters), 1),), np.uint8, 64)
     block[: len(parameters)] = np.frombuffer(parameters, np.uint8)
     knobs = np.zeros(KNOBS, np.int64)
@@ -344,8 +313,8 @@ def _state(
     knobs[KNOB.QUANTUM], knobs[KNOB.CLUSTER_X], knobs[KNOB.KEEP] = schedule.quantum, size, min(keep, places)
     knobs[KNOB.WORKER], knobs[KNOB.WORKERS] = worker
     knobs[KNOB.STEP_LIMIT], knobs[KNOB.RANDOM] = limits.steps, schedule.seed
-    for call, function in {**_FUNCTIONS, **_tensor_core_functions(kernel)}.items():
-        knobs[call] = function.address
+    calls, units = link(kernel)
+    knobs[list(calls)] = list(calls.values())
     knobs[KNOB.PROCESSORS] = {**_CONSTANTS, **constants}["%nsmid"]
     ranges = np.array([(int(a), int(n)) for a, n in memory], np.int64).reshape(-1, 2)
     return State(
@@ -368,10 +337,6 @@ def _state(
         knobs=knobs,
         steps=tensor_core_steps(getattr(kernel, "target", "sm_90a")),
         stage=new_stage(),
-        units=unit_addresses(),
+        units=units,
         groups=np.empty((places, warps, 2 * LANES), np.int64),
     )
-
-
-assert len({lane.number for lane in OPERATIONS.values()} & {int(op) for op in Op}) == 0
-assert max(lane.number for lane in OPERATIONS.values()) < FIRST_UNIT

@@ -1,18 +1,18 @@
 """Loads, stores and atomics of a warp, lane by lane, every access checked.
 
-Contract: `step(state, r, w, row, mask)` runs one row of the memory group for the lanes of a mask and returns 0 or a
-fault. An address must lie inside one window (shared memory of the cluster, the caller's ranges, the parameters, the
-thread's own local memory) and be a multiple of the bytes that a lane moves, as the hardware demands.
+Contract: `step` (loads, stores) and `atomic` run one row for the lanes of a mask and return 0 or a fault. An address
+must lie inside one window (shared memory of the cluster, the caller's ranges, the parameters, the thread's own local
+memory) and be a multiple of the bytes that a lane moves, as the hardware demands.
 A store of several lanes to one address leaves the highest lane's value; atomics run in lane order.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc
 
 from fa4verify.ptx.atomics import fence, update
 from fa4verify.ptx.bounds import global_at, parameter_at, shared_at
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at
 from fa4verify.ptx.inner import inner
@@ -163,10 +163,27 @@ def _load_parameter(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@inner
-def _atomic(state, r, w, row, mask, operation):  # type: ignore[no-untyped-def]
+@by_address
+def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
+    """Run a load or store for the lanes of a mask."""
+    state = machine_at(address)
+    operation = state.code[row, 0]
+    if operation == _PARAMETER and state.code[row, _A] < 0:
+        return _load_parameter(state, r, w, row, mask)
+    if operation == _STORE_GLOBAL:
+        fence()
+    fault = _transfer(state, r, w, row, mask, operation)
+    if operation == _LOAD_GLOBAL:
+        fence()
+    return fault
+
+
+@by_address
+def atomic(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Update memory lane by lane and, where asked for, return what was there."""
+    state = machine_at(address)
     code = state.code[row]
+    operation = code[0]
     registers = address_of(state.registers[r, w])
     base, size = registers + SLOT_BYTES * code[_A], code[_G]
     value, second, result = (registers + SLOT_BYTES * code[_B], registers + SLOT_BYTES * code[_C],
@@ -190,20 +207,3 @@ def _atomic(state, r, w, row, mask, operation):  # type: ignore[no-untyped-def]
             else:
                 store_u32(result + 4 * lane, old)
     return np.int64(0)
-
-
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
-def step(address, r, w, row, mask):  # type: ignore[no-untyped-def]
-    """Run one row for the lanes of a mask."""
-    state = machine_at(address)
-    operation = state.code[row, 0]
-    if operation == _PARAMETER and state.code[row, _A] < 0:
-        return _load_parameter(state, r, w, row, mask)
-    if operation in (_ATOMIC_GLOBAL, _ATOMIC_SHARED):
-        return _atomic(state, r, w, row, mask, operation)
-    if operation == _STORE_GLOBAL:
-        fence()
-    fault = _transfer(state, r, w, row, mask, operation)
-    if operation == _LOAD_GLOBAL:
-        fence()
-    return fault

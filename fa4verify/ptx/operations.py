@@ -115,11 +115,8 @@ class Op(IntEnum):
     TC_COMMIT = FIRST_UNIT + 117  # A + IMM: mbarrier, B: multicast mask or -1, F: cta_group
     TC_WAIT_LD = FIRST_UNIT + 118
     TC_WAIT_ST = FIRST_UNIT + 119
-    TC_SHIFT = FIRST_UNIT + 120
-    # Clocks and schedulers
+    # Clocks
     CLOCK = FIRST_UNIT + 130  # D, F: bytes
-    # D + IMM: shared address of the 16-byte answer, C + G: mbarrier, F: 1 for multicast
-    CLC_TRY_CANCEL = FIRST_UNIT + 131
 
 
 class Nop(IntEnum):

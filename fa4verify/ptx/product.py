@@ -8,12 +8,11 @@ addresses and integers: a State passed down here took 16 us where the multiplica
 
 from __future__ import annotations
 
-from numba import cfunc
-
 from fa4verify.arithmetic.mma import Step
 from fa4verify.arithmetic.mma_lanes import LANES
 from fa4verify.arithmetic.mma_panel import Operands, accumulate_at
 from fa4verify.arithmetic.operands import decode_right, prepare_left
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.fragments import rows_of_slots, slots_of_rows
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.operations import MmaDtype
@@ -53,7 +52,7 @@ def _step(address):  # type: ignore[no-untyped-def]
     )
 
 
-@cfunc("int64(int64, int64, int64, int64)", cache=True)
+@by_address
 def prepare_rows(stage, rows, dtype, step):  # type: ignore[no-untyped-def]
     """Decode `rows` rows of A; step: address of a row of State.steps."""
     k_step = load_i64(step)
@@ -65,7 +64,7 @@ def prepare_rows(stage, rows, dtype, step):  # type: ignore[no-untyped-def]
     return 0
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def prepare_columns(stage, columns, transposed, dtype, step):  # type: ignore[no-untyped-def]
     """Decode `columns` columns of B; transposed: its words are rows of codes of one k."""
     k_step = load_i64(step)
@@ -80,7 +79,7 @@ def prepare_columns(stage, columns, transposed, dtype, step):  # type: ignore[no
     return 0
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def multiply(stage, panel, rows, dtype, step):  # type: ignore[no-untyped-def]
     """Add A . B of one panel to the accumulators (rows, LANES); rows: a multiple of 4."""
     length = ROW_BYTES // code_bytes(dtype)

@@ -16,21 +16,9 @@ where that was a load: it would land in memory that another CTA may have by then
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc
 
 from fa4verify.ptx import mbarrier
-from fa4verify.ptx.bulk import (
-    issue_bulk_load,
-    issue_bulk_shared,
-    issue_bulk_store,
-    issue_cp_async,
-    perform_bulk_load,
-    perform_bulk_reduce,
-    perform_bulk_shared,
-    perform_bulk_store,
-    perform_cp_async,
-)
-from fa4verify.ptx.calls import call_at
+from fa4verify.ptx.calls import by_address, call_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
 from fa4verify.ptx.inner import inner
@@ -39,13 +27,6 @@ from fa4verify.ptx.lane_ir import LANES
 from fa4verify.ptx.operations import PENDING, RANK_SHIFT, Column, Op, Pending
 from fa4verify.ptx.registers import value32
 from fa4verify.ptx.state import Cta, Fault, Warp
-from fa4verify.ptx.tma import (
-    issue_tensor_load,
-    issue_tensor_store,
-    perform_tensor_load,
-    perform_tensor_reduce,
-    perform_tensor_store,
-)
 
 _A, _F, _IMM = int(Column.A), int(Column.F), int(Column.IMM)
 _KIND, _ROW, _WARP, _GROUP, _LANE, _STATE = (int(Pending[x]) for x in ("KIND", "ROW", "WARP", "GROUP", "LANE", "STATE"))
@@ -57,6 +38,7 @@ _CP_ASYNC, _CP_COMMIT, _CP_WAIT = int(Op.CP_ASYNC), int(Op.CP_COMMIT), int(Op.CP
 _BULK_LOAD, _BULK_SHARED, _BULK_STORE = int(Op.BULK_LOAD), int(Op.BULK_SHARED), int(Op.BULK_STORE)
 _BULK_REDUCE, _BULK_COMMIT, _BULK_WAIT = int(Op.BULK_REDUCE), int(Op.BULK_COMMIT), int(Op.BULK_WAIT)
 _TENSOR_LOAD, _TENSOR_STORE, _TENSOR_REDUCE = int(Op.TENSOR_LOAD), int(Op.TENSOR_STORE), int(Op.TENSOR_REDUCE)
+_BULK_WRITES = (_BULK_STORE, _BULK_REDUCE, _TENSOR_STORE, _TENSOR_REDUCE)
 _WGMMA, _WGMMA_COMMIT, _WGMMA_WAIT = int(Op.WGMMA), int(Op.WGMMA_COMMIT), int(Op.WGMMA_WAIT)
 _TC_MMA, _TC_CP, _TC_COMMIT = int(Op.TC_MMA), int(Op.TC_CP), int(Op.TC_COMMIT)
 _TC_LD, _TC_ST, _TC_WAIT_LD, _TC_WAIT_ST = int(Op.TC_LD), int(Op.TC_ST), int(Op.TC_WAIT_LD), int(Op.TC_WAIT_ST)
@@ -64,12 +46,23 @@ _ARRIVE_ASYNC = int(Op.MBARRIER_ARRIVE_ASYNC)
 
 _FIRST, _SIZE, _ISSUED, _PENDING = int(Cta.FIRST), int(Cta.SIZE), int(Cta.ISSUED), int(Cta.PENDING)
 _WGMMA_GROUP = int(Warp.WGMMA_GROUP)
-_EFFECT, _FILL_WGMMA, _EFFECT_WGMMA = int(CALL.EFFECT), int(CALL.FILL_WGMMA), int(CALL.EFFECT_WGMMA)
-_FILL_TC, _EFFECT_TC = int(CALL.FILL_TC), int(CALL.EFFECT_TC)
+_FILL, _EFFECT = int(CALL.FILL_COPY), int(CALL.EFFECT_COPY)
 _LATE, _LEFT = int(KNOB.LATE), int(COUNT.LEFT)
-_UNKNOWN, _FULL, _AT_EXIT = int(Fault.UNKNOWN_OPERATION), int(Fault.QUEUE_FULL), int(Fault.PENDING_AT_EXIT)
+_FULL, _AT_EXIT = int(Fault.QUEUE_FULL), int(Fault.PENDING_AT_EXIT)
 _OFFSET = (1 << RANK_SHIFT) - 1
 _BULK_GROUPS = LANES  # where a warp's bulk groups start in state.groups
+
+
+@inner
+def _family(kind):  # type: ignore[no-untyped-def]
+    """Offset behind FILL_COPY and EFFECT_COPY of what knows an operation."""
+    if kind == _WGMMA:
+        return 3
+    if kind in (_TENSOR_LOAD, _TENSOR_STORE, _TENSOR_REDUCE):
+        return 2
+    if kind in (_BULK_LOAD, _BULK_SHARED, _BULK_STORE, _BULK_REDUCE):
+        return 1
+    return 0 if kind in (_CP_ASYNC, _ARRIVE_ASYNC) else 4
 
 
 @inner
@@ -81,64 +74,18 @@ def _fill(state, r, w, row, lane, i):  # type: ignore[no-untyped-def]
     entry[_STATE], entry[_GROUP] = _WAITS, state.ctas[r, _ISSUED]
     if kind == _WGMMA:
         entry[_GROUP] = state.warps[r, w, _WGMMA_GROUP]
-        return call_at(state.knobs[_FILL_WGMMA], (table_of(state), r, w, row, lane, i))
-    if kind == _TENSOR_LOAD:
-        return issue_tensor_load(state, r, w, row, lane, entry)
-    if kind in (_TENSOR_STORE, _TENSOR_REDUCE):
+    elif kind in _BULK_WRITES:
         entry[_GROUP] = state.groups[r, w, _BULK_GROUPS + lane]
-        return issue_tensor_store(state, r, w, row, lane, entry)
-    if kind in (_BULK_STORE, _BULK_REDUCE):
-        entry[_GROUP] = state.groups[r, w, _BULK_GROUPS + lane]
-        return issue_bulk_store(state, r, w, row, lane, entry)
-    if kind == _CP_ASYNC:
+    elif kind == _CP_ASYNC:
         entry[_GROUP] = state.groups[r, w, lane]
-        return issue_cp_async(state, r, w, row, lane, entry)
-    if kind == _BULK_LOAD:
-        return issue_bulk_load(state, r, w, row, lane, entry)
-    if kind == _BULK_SHARED:
-        return issue_bulk_shared(state, r, w, row, lane, entry)
-    if kind == _ARRIVE_ASYNC:
-        entry[_X0] = value32(state, r, w, state.code[row, _A], lane) + state.code[row, _IMM]
-        return np.int64(0)
-    if kind in (_TC_MMA, _TC_COMMIT, _TC_CP, _TC_LD, _TC_ST):
-        return call_at(state.knobs[_FILL_TC], (table_of(state), r, w, row, lane, i))
-    return raise_(state, _UNKNOWN, r, w, row, lane, kind, 0, 0, 0)
-
-
-@cfunc("int64(int64, int64, int64)", cache=True)
-def effect(address, r, i):  # type: ignore[no-untyped-def]
-    """Have the effect of entry `i` of a CTA."""
-    state = machine_at(address)
-    entry = state.pending[r, i]
-    kind = entry[_KIND]
-    if kind == _WGMMA:
-        return call_at(state.knobs[_EFFECT_WGMMA], (address, r, i))
-    if kind == _TENSOR_LOAD:
-        return perform_tensor_load(state, r, entry)
-    if kind == _TENSOR_STORE:
-        return perform_tensor_store(state, r, entry)
-    if kind == _TENSOR_REDUCE:
-        return perform_tensor_reduce(state, r, entry)
-    if kind == _BULK_STORE:
-        return perform_bulk_store(state, r, entry)
-    if kind == _BULK_REDUCE:
-        return perform_bulk_reduce(state, r, entry)
-    if kind == _CP_ASYNC:
-        return perform_cp_async(state, r, entry)
-    if kind == _BULK_LOAD:
-        return perform_bulk_load(state, r, entry)
-    if kind == _BULK_SHARED:
-        return perform_bulk_shared(state, r, entry)
-    if kind == _ARRIVE_ASYNC:
-        return mbarrier.arrive(state, r, entry[_X0], _ONE)
-    return call_at(state.knobs[_EFFECT_TC], (address, r, i))
+    return call_at(state.knobs[_FILL + _family(kind)], (table_of(state), r, w, row, lane, i))
 
 
 @inner
 def _perform(state, r, i):  # type: ignore[no-untyped-def]
     """Have the effect of an entry and free it; a fault that names no row is the entry's."""
-    fault = call_at(state.knobs[_EFFECT], (table_of(state), r, i))
     entry = state.pending[r, i]
+    fault = call_at(state.knobs[_EFFECT + _family(entry[_KIND])], (table_of(state), r, i))
     entry[_STATE] = _FREE
     if fault != 0 and state.fault[1] < 0:
         state.fault[1], state.fault[2], state.fault[3], state.fault[4] = entry[_ROW], r, entry[_WARP], entry[_LANE]
@@ -172,7 +119,7 @@ def _drain(state, r, w, mask, operation, keep):  # type: ignore[no-untyped-def]
             due = kind == _CP_ASYNC and (mask >> lane) & 1 == 1
             due = due and (keep < 0 or entry[_GROUP] < state.groups[r, w, lane] - keep)
         else:
-            due = kind in (_BULK_STORE, _BULK_REDUCE, _TENSOR_STORE, _TENSOR_REDUCE) and (mask >> lane) & 1 == 1
+            due = kind in _BULK_WRITES and (mask >> lane) & 1 == 1
             due = due and entry[_GROUP] < state.groups[r, w, _BULK_GROUPS + lane] - keep
         if due:
             fault = _perform(state, r, i)
@@ -219,7 +166,7 @@ def _before(state, r, i):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@cfunc("int64(int64, int64, int64, int64)", cache=True)
+@by_address
 def land(table, r, address, backwards):  # type: ignore[no-untyped-def]
     """Perform everything in the cluster of CTA `r` that completes the mbarrier which a warp waits on.
 
@@ -264,7 +211,7 @@ def _enter(state, r, w, row, lane):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def issue(address, r, w, row, mask):  # type: ignore[no-untyped-def]
     """Run one row of this group; for operations of the whole warp the caller has checked that no lane is missing."""
     state = machine_at(address)
@@ -309,7 +256,7 @@ def warp_ended(state, r, w):  # type: ignore[no-untyped-def]
     return np.int64(0)
 
 
-@cfunc("int64(int64, int64)", cache=True)
+@by_address
 def finish(address, first):  # type: ignore[no-untyped-def]
     """Perform what nobody waited for in a cluster that has ended; fault where it was to land in shared memory."""
     state = machine_at(address)

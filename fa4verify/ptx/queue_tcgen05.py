@@ -1,13 +1,13 @@
-"""tcgen05 in the queue of asynchronous operations; compiled only for kernels that use it (launch.py).
+"""tcgen05 in the queue of asynchronous operations.
 
-Contract: as `fill` and `effect` of queue.py, which call these by address.
+Contract: queue.py calls `fill` and `effect` by address, in a kernel that has such an instruction (linkage.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc
 
+from fa4verify.ptx.calls import by_address
 from fa4verify.ptx.handle import machine_at
 from fa4verify.ptx.knobs import COUNT
 from fa4verify.ptx.operations import Column, Op, Pending
@@ -28,7 +28,7 @@ _FLOPS = int(COUNT.MMA_FLOPS)
 _K = np.array([16, 8, 32, 0])  # by kind: f16, tf32, f8f6f4
 
 
-@cfunc("int64(int64, int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def fill(address, r, w, row, lane, i):  # type: ignore[no-untyped-def]
     """Read the registers of one operation into entry `i`."""
     state = machine_at(address)
@@ -43,7 +43,7 @@ def fill(address, r, w, row, lane, i):  # type: ignore[no-untyped-def]
     return issue_tc_ld(state, r, w, row, lane, entry)
 
 
-@cfunc("int64(int64, int64, int64)", cache=True)
+@by_address
 def effect(address, r, i):  # type: ignore[no-untyped-def]
     """Have the effect of entry `i` of a CTA."""
     state = machine_at(address)

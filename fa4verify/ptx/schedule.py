@@ -6,7 +6,8 @@ A round visits every resident warp. A warp that waits is skipped until `barriers
 what the warp's mbarrier waits for. When a round moves nothing, the next cluster of the grid is started (a resident CTA
 may spin on a later one's result), then every try_wait may end early once, then the worker is idle. Idle workers look
 whether others still move; when all are idle for IDLE_ROUNDS, nothing in the grid can change: that is a deadlock.
-Known limit: a warp whose lanes wait for one another in a loop stands still, since lanes at lower rows go first.
+Known limits: a warp whose lanes wait for one another in a loop stands still, since lanes at lower rows go first.
+A spin is one that fits into a turn: with a quantum of a few rows a deadlock in a spin loop ends at the limits instead.
 """
 
 from __future__ import annotations

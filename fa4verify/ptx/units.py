@@ -1,27 +1,21 @@
 """The parts of the units that several instructions share, compiled once and called by address.
 
-Contract: `unit_addresses` fills the field `units` of a State; the wrappers below call what lies there. Arguments are
-those of the functions of the same name in `descriptors.py`, `product.py` and `boxes.py`.
+Contract: the field `units` of a State holds addresses of FUNCTIONS (linkage.py); the wrappers below call what lies
+there. Arguments are those of the functions of the same name in `descriptors.py`, `product.py` and `boxes.py`.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fa4verify.ptx.boxes import copy_box as _copy_box
-from fa4verify.ptx.calls import call_at
+from fa4verify.ptx.calls import by_address, call_at
 from fa4verify.ptx.descriptors import gather_left as _gather_left
 from fa4verify.ptx.descriptors import gather_right as _gather_right
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.product import multiply as _multiply
 from fa4verify.ptx.product import prepare_columns as _prepare_columns
 from fa4verify.ptx.product import prepare_rows as _prepare_rows
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 class Unit(IntEnum):
@@ -35,17 +29,14 @@ class Unit(IntEnum):
     COPY_BOX = 5
 
 
-def unit_addresses() -> npt.NDArray[np.int64]:
-    """Addresses in this process, by Unit."""
-    functions: dict[Unit, Any] = {
-        Unit.GATHER_LEFT: _gather_left,
-        Unit.GATHER_RIGHT: _gather_right,
-        Unit.PREPARE_ROWS: _prepare_rows,
-        Unit.PREPARE_COLUMNS: _prepare_columns,
-        Unit.MULTIPLY: _multiply,
-        Unit.COPY_BOX: _copy_box,
-    }
-    return np.array([functions[unit].address for unit in Unit], np.int64)
+FUNCTIONS: dict[Unit, by_address] = {
+    Unit.GATHER_LEFT: _gather_left,
+    Unit.GATHER_RIGHT: _gather_right,
+    Unit.PREPARE_ROWS: _prepare_rows,
+    Unit.PREPARE_COLUMNS: _prepare_columns,
+    Unit.MULTIPLY: _multiply,
+    Unit.COPY_BOX: _copy_box,
+}
 
 
 @inner

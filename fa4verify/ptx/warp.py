@@ -15,15 +15,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
 from fa4verify.ptx import barriers, exchange, queue
-from fa4verify.ptx.calls import call_at
+from fa4verify.ptx.calls import by_address, call_at
 from fa4verify.ptx.fault import raise_
 from fa4verify.ptx.handle import machine_at, table_of
 from fa4verify.ptx.inner import inner
 from fa4verify.ptx.knobs import CALL, COUNT
+from fa4verify.ptx.lane_functions import LAST_FAMILY, SECOND_FAMILY, THIRD_FAMILY
 from fa4verify.ptx.lane_ir import LANES, SLOT_BYTES
 from fa4verify.ptx.lanes import FIRST_FUNCTION, run_lane
 from fa4verify.ptx.matrix import ldmatrix, stmatrix
@@ -52,11 +53,16 @@ _BAR_SYNC, _BAR_ARRIVE = int(Op.BAR_SYNC), int(Op.BAR_ARRIVE)
 _CLUSTER_ARRIVE, _CLUSTER_WAIT = int(Op.CLUSTER_ARRIVE), int(Op.CLUSTER_WAIT)
 _MMA_SYNC, _LDMATRIX, _STMATRIX = int(Op.MMA_SYNC), int(Op.LDMATRIX), int(Op.STMATRIX)
 _TC_ALLOC, _TC_DEALLOC, _TC_RELINQUISH = int(Op.TC_ALLOC), int(Op.TC_DEALLOC), int(Op.TC_RELINQUISH)
-_MATRIX_OPERATIONS = (_MMA_SYNC, _LDMATRIX, _STMATRIX, _TC_ALLOC, _TC_DEALLOC)
+_ATOMICS = (int(Op.ATOMIC_GLOBAL), int(Op.ATOMIC_SHARED))
+_COLLECTIONS = (int(Op.VOTE), int(Op.MATCH), int(Op.REDUX))
 _CLOCK = int(Op.CLOCK)
-_STRAIGHT, _FUNCTION, _MEMORY, _EXCHANGE, _BARRIER, _MATRIX, _ISSUE = (
-    int(CALL[name]) for name in ("STRAIGHT", "FUNCTION", "MEMORY", "EXCHANGE", "BARRIER", "MATRIX", "ISSUE")
-)
+_STRAIGHT, _FAMILIES, _MEMORY, _ATOMIC, _EXCHANGE, _COLLECT, _BARRIER, _MULTIPLY, _MATRIX, _TENSOR_MEMORY, _ISSUE = (
+    int(CALL[name])
+    for name in (
+        "STRAIGHT", "APPROXIMATIONS", "MEMORY", "ATOMIC", "EXCHANGE", "COLLECT", "BARRIER", "MMA_SYNC", "MATRIX",
+        "TENSOR_MEMORY", "ISSUE",
+    )
+)  # fmt: skip
 _WHOLE = tuple(
     int(Op[x])
     for x in (
@@ -71,7 +77,7 @@ _PARKED, _EFFECTS = int(Warp.PARKED), int(Warp.EFFECTS)
 _SPIN_ROW, _SPIN_EFFECTS, _SPIN_ADDRESS = int(Warp.SPIN_ROW), int(Warp.SPIN_EFFECTS), int(Warp.SPIN_ADDRESS)
 _NOTHING, _DONE, _GLOBAL = int(Waiting.NOTHING), int(Waiting.DONE), int(Waiting.GLOBAL_MEMORY)
 _WARPS, _PROGRESS = int(Cta.WARPS), int(Cta.PROGRESS)
-_DIVERGENT, _TRAPPED, _UNKNOWN = int(Fault.DIVERGENT), int(Fault.TRAP), int(Fault.UNKNOWN_OPERATION)
+_DIVERGENT, _TRAPPED = int(Fault.DIVERGENT), int(Fault.TRAP)
 _C_STEPS, _C_LANES, _C_FLOPS = int(COUNT.STEPS), int(COUNT.LANES), int(COUNT.MMA_FLOPS)
 _C_SPINS, _C_DIVERGENT = int(COUNT.SPINS), int(COUNT.DIVERGENT)
 
@@ -98,8 +104,16 @@ def _guarded(at, predicates, mask):  # type: ignore[no-untyped-def]
     return mask & (~word if guard & 1 else word)
 
 
-@cfunc("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
-def straight(code, registers, predicates, mask, stop, limit, careful, function, place):  # type: ignore[no-untyped-def]
+@inner
+def _lane_family(index):  # type: ignore[no-untyped-def]
+    """Which family of lane functions has an entry."""
+    if index < SECOND_FAMILY:
+        return 0
+    return 1 if index < THIRD_FAMILY else 2 if index < LAST_FAMILY else 3
+
+
+@by_address
+def straight(code, registers, predicates, mask, stop, limit, careful, functions, place):  # type: ignore[no-untyped-def]
     """Run lane operations and uniform branches.
 
     Stops before row `stop`, after `limit` rows, before any other instruction that some lane runs, before a branch that
@@ -109,8 +123,8 @@ def straight(code, registers, predicates, mask, stop, limit, careful, function, 
     ----------
     code, registers, predicates
         Addresses.
-    function
-        Address of `lane_functions.apply`.
+    functions
+        Address of the addresses of the families of lane functions.
     place
         Address of three int64: the row, where it starts and where it stopped; what it adds to are rows run, and lanes
         that took part in them.
@@ -127,7 +141,9 @@ def straight(code, registers, predicates, mask, stop, limit, careful, function, 
                 if operation < FIRST_FUNCTION:
                     run_lane(operation, at, registers, predicates, active)
                 else:
-                    call_at(function, (operation - FIRST_FUNCTION, at, registers, active))
+                    index = operation - FIRST_FUNCTION
+                    family = functions + 8 * _lane_family(index)
+                    call_at(load_i64(family), (index, at, registers, active))
             row += 1
         elif operation == _NOP or active == 0:
             row += 1
@@ -230,19 +246,28 @@ def _clock(state, r, w, row, mask):  # type: ignore[no-untyped-def]
                 store_u32(slot + 4 * lane, state.warps[r, w, _STEPS])
 
 
-@cfunc("int64(int64, int64, int64, int64, int64)", cache=True)
+@by_address
 def matrix(address, r, w, row, mask):  # type: ignore[no-untyped-def]
-    """Run one row of the units that act at once on the whole warp."""
+    """Run ldmatrix or stmatrix."""
     state = machine_at(address)
-    operation = state.code[row, 0]
-    if operation == _LDMATRIX:
+    if state.code[row, 0] == _LDMATRIX:
         return ldmatrix(state, r, w, row, mask)
-    if operation == _STMATRIX:
-        return stmatrix(state, r, w, row, mask)
-    if operation == _TC_ALLOC:
+    return stmatrix(state, r, w, row, mask)
+
+
+@by_address
+def tensor_memory(address, r, w, row, mask):  # type: ignore[no-untyped-def]
+    """Run tcgen05.alloc or dealloc."""
+    state = machine_at(address)
+    if state.code[row, 0] == _TC_ALLOC:
         return tc_alloc(state, r, w, row, mask)
-    if operation == _TC_DEALLOC:
-        return tc_dealloc(state, r, w, row, mask)
+    return tc_dealloc(state, r, w, row, mask)
+
+
+@by_address
+def multiply(address, r, w, row, mask):  # type: ignore[no-untyped-def]
+    """Run mma.sync."""
+    state = machine_at(address)
     state.counts[_C_FLOPS] += 2 * 16 * 8 * state.code[row, _F]
     return mma_sync(state, r, w, row, mask)
 
@@ -261,15 +286,19 @@ def _unit(state, r, w, row, mask):  # type: ignore[no-untyped-def]
     if _FIRST_MEMORY <= operation <= _LAST_MEMORY:
         if operation in _STORES:
             state.warps[r, w, _EFFECTS] += 1
-        return call_at(state.knobs[_MEMORY], arguments)
+        return call_at(state.knobs[_ATOMIC if operation in _ATOMICS else _MEMORY], arguments)
     if _FIRST_EXCHANGE <= operation <= _LAST_EXCHANGE:
-        return call_at(state.knobs[_EXCHANGE], arguments)
+        return call_at(state.knobs[_COLLECT if operation in _COLLECTIONS else _EXCHANGE], arguments)
     if operation not in (_TRY_WAIT, _BAR_WARP):
         state.warps[r, w, _EFFECTS] += 1
     if _FIRST_BARRIER <= operation <= _LAST_BARRIER and operation != _ARRIVE_ASYNC:
         return call_at(state.knobs[_BARRIER], arguments)
-    if operation in _MATRIX_OPERATIONS:
+    if operation == _MMA_SYNC:
+        return call_at(state.knobs[_MULTIPLY], arguments)
+    if operation in (_LDMATRIX, _STMATRIX):
         return call_at(state.knobs[_MATRIX], arguments)
+    if operation in (_TC_ALLOC, _TC_DEALLOC):
+        return call_at(state.knobs[_TENSOR_MEMORY], arguments)
     if operation == _TC_RELINQUISH:
         return np.int64(0)
     if operation == _CLOCK:
@@ -287,13 +316,14 @@ def _split(state, r, w, row, mask, taken):  # type: ignore[no-untyped-def]
     _leave(state, r, w, state.code[row, _IMMEDIATE], taken)
 
 
-@cfunc("int64(int64, int64, int64, int64)", cache=True)
+@by_address
 def run(address, r, w, budget):  # type: ignore[no-untyped-def]
     """Run a warp for at most about `budget` rows; return 0 or a fault."""
     state = machine_at(address)
     warp, counts, knobs = state.warps[r, w], state.counts, state.knobs
     code, registers = address_of(state.code), address_of(state.registers[r, w])
     predicates = address_of(state.predicates[r, w])
+    families = address_of(knobs) + 8 * _FAMILIES
     place = scratch()
     warp[_STATE] = _NOTHING
     left = np.int64(budget)
@@ -309,7 +339,7 @@ def run(address, r, w, budget):  # type: ignore[no-untyped-def]
             store_i64(place + 16, 0)
             call_at(
                 knobs[_STRAIGHT],
-                (code, registers, predicates, mask, stop, left, careful, knobs[_FUNCTION], place),
+                (code, registers, predicates, mask, stop, left, careful, families, place),
             )
             row, steps = load_i64(place), load_i64(place + 8)
             active = _guarded(code + _ROW_BYTES * row, predicates, mask)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fa4verify.runs import RunHeader
 
 MOST, ON_A_TERMINAL = 200, 20
+FIGURES = 10  # of one case, in a test's failure text
 _OUTCOME = {"worse": "FAIL", "better": "PASS", "other": "INCONCLUSIVE"}
 _WORD = {"worse": "worse", "better": "better", "other": "changed"}
 LEGEND = (
@@ -55,6 +56,28 @@ def headline(comparison: Comparison) -> str:
     cases = "case" if comparison.paired == 1 else "cases"
     verdict = "Regressed" if comparison.regressed else "Drifted" if comparison.drifted else "No regression"
     return f"{verdict}: {', '.join(told) or 'nothing changed'}; {comparison.paired} {cases} in both runs."
+
+
+def departures(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    """Return for each case that departs from a baseline what does, a line each: for a test's failure text."""
+    found: dict[str, list[str]] = {}
+    for change in (*comparison.broken, *comparison.unchecked):
+        judged = change.after in ("FAIL", "INCONCLUSIVE", "CRASHED", "TIMEOUT")  # then the findings tell why
+        why = "" if judged or not change.why else f": {page.text(change.why.partition('; ')[0])}"
+        told = f"baseline: was {page.text(change.before)}, is {page.text(change.after)}{why}"
+        found.setdefault(change.id, []).append(told)
+    for case in comparison.drifted:
+        lines = found.setdefault(case.id, [])
+        lines += [f"baseline: {_told(figure)}" for figure in case.figures[:FIGURES]]
+        if len(case.figures) > FIGURES:
+            lines.append(f"baseline: and {len(case.figures) - FIGURES} more figures")
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+def _told(figure: Drift) -> str:
+    old, new = _apart(figure.old, figure.new)
+    name = page.text(f"{figure.tensor} {figure.metric}")
+    return f"{name} was {old}, is {new}, may move {digits(figure.allowed)}: {_WORD[figure.direction]}"
 
 
 def render(comparison: Comparison, *, console: Console | None = None) -> None:

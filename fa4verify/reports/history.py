@@ -242,7 +242,7 @@ class _Figures:
     @staticmethod
     def _over_seeds(seeds: dict[bytes, dict[int, Record]], case: Case, figure: tuple[str, str]) -> list[float]:
         tensor, name = figure
-        records = list(seeds.get(_problem(case), {}).values())
+        records = list(seeds.get(problem(case), {}).values())
         if tensor == ACTIVITY:
             return [record.activity[name] for record in records if name in record.activity]
         found = (_tensors(record).get(tensor) for record in records)
@@ -265,11 +265,11 @@ def _by_problem(summary: Summary) -> dict[bytes, dict[int, Record]]:
     found: dict[bytes, dict[int, Record]] = {}
     for row in summary.rows:
         if row.record is not None:
-            found.setdefault(_problem(row.record.case), {})[row.record.case.seed] = row.record
+            found.setdefault(problem(row.record.case), {})[row.record.case.seed] = row.record
     return found
 
 
-def _problem(case: Case) -> bytes:
+def problem(case: Case) -> bytes:
     """Return what a case has in common with the same case of another seed."""
     return msgspec.json.encode(
         msgspec.structs.replace(

@@ -9,6 +9,9 @@ never looks passed:
   SKIPPED                  skipped, with the reason
   CRASHED TIMEOUT MISSING  error
 
+With a comparison to a baseline, a case that departs from it (a figure that drifted, a check that is gone, a SKIPPED
+that was none) is a failure of type DRIFTED, and a baseline of which no case was run is a testcase of its own, an error.
+
 Every figure is a property of its testcase, `tensor.metric`, as pytest's record_property writes them and Jenkins reads
 them; junit-10.xsd, older than both, knows properties of a suite only, and GitLab passes over them. The findings are the
 text of the failure, each 2000 characters at most. Characters that XML 1.0 cannot hold, not even escaped, are written as
@@ -21,12 +24,13 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
-from fa4verify.reports import page
+from fa4verify.reports import changes, page
 from fa4verify.reports.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from fa4verify.reports.history import Comparison
     from fa4verify.reports.summary import Row, Summary
     from fa4verify.vocabulary import Record
 
@@ -43,14 +47,17 @@ TAGS = {
 _LONGEST = 1000
 
 
-def render(summary: Summary) -> str:
-    """Return the XML document."""
+def render(summary: Summary, comparison: Comparison | None = None) -> str:
+    """Return the XML document; with a comparison, what departs from the baseline fails."""
     header = summary.header
     name = header.suite or "run"
     tags = TAGS | ({"FAIL": "skipped"} if summary.is_study else {})
-    found = [tags.get(row.status) for row in summary.rows]
+    departed = changes.departures(comparison) if comparison else {}
+    news = [_news(row, tags.get(row.status), departed.get(row.id, ())) for row in summary.rows]
+    found = [item[0] if item else None for item in news]
+    found += [] if comparison is None or comparison.paired else ["error"]
     counts = {
-        "tests": str(summary.asked),
+        "tests": str(len(found)),
         "failures": str(found.count("failure")),
         "errors": str(found.count("error")),
         "time": f"{sum(row.seconds for row in summary.rows):.3f}",
@@ -62,8 +69,13 @@ def render(summary: Summary) -> str:
     properties = ET.SubElement(suite, "properties")
     for key, value in _facts(summary):
         ET.SubElement(properties, "property", _clean({"name": key, "value": value}))
-    for row in summary.rows:
-        _testcase(suite, row, f"fa4verify.{name}", tags.get(row.status))
+    if comparison:
+        ET.SubElement(properties, "property", _clean({"name": "baseline", "value": changes.headline(comparison)}))
+    for row, told in zip(summary.rows, news, strict=True):
+        _testcase(suite, row, f"fa4verify.{name}", told, departed.get(row.id, ()))
+    if comparison and not comparison.paired:
+        case = ET.SubElement(suite, "testcase", {"name": "baseline", "classname": f"fa4verify.{name}", "time": "0.000"})
+        ET.SubElement(case, "error", {"type": "DRIFTED", "message": "no case of the baseline was run"})
     if summary.notes:
         ET.SubElement(suite, "system-err").text = _legal("\n".join(map(page.block, summary.notes)))
     ET.indent(root)
@@ -83,18 +95,31 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from header.fingerprint.items()
 
 
-def _testcase(suite: ET.Element, row: Row, classname: str, tag: str | None) -> None:
+def _news(row: Row, tag: str | None, departed: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return element, type and message of what a testcase holds, None of what passed.
+
+    What departs from a baseline has not passed, nor may it hide behind a skip.
+    """
+    if departed and tag in (None, "skipped"):
+        return "failure", "DRIFTED", departed[0]
+    point = "a point of a study, FAIL: " if tag == "skipped" and row.status == "FAIL" else ""
+    return None if tag is None else (tag, row.status, point + row.decisive)
+
+
+def _testcase(
+    suite: ET.Element, row: Row, classname: str, news: tuple[str, str, str] | None, departed: Sequence[str]
+) -> None:
     facts = {"name": row.id, "classname": classname, "time": f"{row.seconds:.3f}"}
     case = ET.SubElement(suite, "testcase", _clean(facts))
     if row.record is not None:
         properties = ET.SubElement(case, "properties")
         for name, value in _figures(row.record):
             ET.SubElement(properties, "property", _clean({"name": name, "value": value}))
-    if tag is not None:
-        point = "a point of a study, FAIL: " if tag == "skipped" and row.status == "FAIL" else ""
-        news = ET.SubElement(case, tag, _clean({"type": row.status, "message": point + row.decisive}))
+    if news is not None:
+        tag, kind, message = news
         lines = [page.block(finding.message) for finding in row.findings if not finding.passed]
-        news.text = _legal("\n".join([*lines, *([f"rerun: {page.block(row.command)}"] if row.command else [])]))
+        lines += [*departed, *([f"rerun: {page.block(row.command)}"] if row.command else [])]
+        ET.SubElement(case, tag, _clean({"type": kind, "message": message})).text = _legal("\n".join(lines))
 
 
 def _figures(record: Record) -> Iterator[tuple[str, str]]:

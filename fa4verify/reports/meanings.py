@@ -47,6 +47,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "dQ max diff": "Largest difference of an element of dQ between runs.",
         "rate <": "How often a run leaves the commonest bits of dQ, at most, with 95 % confidence.",
     },
+    "audit": {},
 }
 
 METRICS: dict[str, str] = {

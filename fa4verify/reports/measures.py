@@ -150,6 +150,7 @@ MEASURES: dict[str, tuple[Measure, ...]] = {
         Measure("dQ max diff", _of("dq", "max_difference"), digits),
         Measure("rate <", _of("dq", "rate_bound"), percent),
     ),
+    "audit": (),
 }
 
 LEGEND = (

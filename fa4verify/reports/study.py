@@ -1,10 +1,10 @@
 """A suite of points -> curves as tables.
 
 Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
-combination of `Study.columns` and each of `Study.values`, followed by its ratio to the line `Study.relative_to` where
-the value is a metric; behind the first value stand the published figure, the deviation from it and the spread over the
-cases of the point, where the study has published figures. A point without a record is empty; points of several cases
-(seeds, say) are their mean. Order is that in which the suite asks.
+combination of `Study.columns` and each of `Study.values` that some point of the table has, followed by its ratio to the
+line `Study.relative_to` where the value is a metric; behind the first value stand the published figure, the deviation
+from it and the spread over the cases of the point, where the study has published figures. A point without a record is
+empty; points of several cases (seeds, say) are their mean. Order is that in which the suite asks.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def tables(study: Study, records: Iterable[Record]) -> tuple[Table, ...]:
     columns: dict[tuple[str, ...], None] = {}
     lines: dict[str, Any] = {}  # label -> value
     for record in records:
-        title = tuple(_label(record.case, path) for path in study.tables)
-        column = tuple(_label(record.case, path) for path in study.columns)
-        label = _label(record.case, study.rows)
-        titles[title], columns[column], lines[label] = None, None, value_at(record.case, study.rows)
-        points.setdefault((title, column, label), []).append(record)
+        title = tuple(label(record.case, path) for path in study.tables)
+        column = tuple(label(record.case, path) for path in study.columns)
+        line = label(record.case, study.rows)
+        titles[title], columns[column], lines[line] = None, None, value_at(record.case, study.rows)
+        points.setdefault((title, column, line), []).append(record)
     relative = study.relative_to
     base = next((label for label, line in lines.items() if relative is not None and line == relative), None)
     return tuple(_table(study, points, title, list(columns), list(lines), base) for title in titles)
@@ -87,8 +87,9 @@ def _table(
     base: str | None,
 ) -> Table:
     headers, used = [study.rows.rpartition(".")[2]], [column for column in columns if _occurs(points, title, column)]
+    paths = _told(study, points, title)
     for column in used:
-        for path in study.values:
+        for path in paths:
             headers.append(" ".join((*column, path)))
             if study.published and path == study.values[0]:
                 headers.extend(("published", "deviation", "over cases"))
@@ -98,7 +99,7 @@ def _table(
         cells: list[Cell] = []
         for column in used:
             here, there = points.get((title, column, label), []), points.get((title, column, base), [])
-            for path in study.values:
+            for path in paths:
                 value = _mean(here, path)
                 cells.append(_cell(here, value, path))
                 if study.published and path == study.values[0]:
@@ -109,6 +110,15 @@ def _table(
             lines.append((label, tuple(cells)))
     parts = (f"{path.rpartition('.')[2]} {label}" for path, label in zip(study.tables, title, strict=True))
     return Table(", ".join(parts) or "all", tuple(headers), tuple(lines))
+
+
+def _told(study: Study, points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values that some point of this table has: a table of forwards needs no columns for gradients."""
+    here = [records for key, records in points.items() if key[0] == title]
+    return (
+        tuple(path for path in study.values if any(_mean(records, path) is not None for records in here))
+        or study.values
+    )
 
 
 def _occurs(points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...], column: tuple[str, ...]) -> bool:
@@ -126,7 +136,13 @@ def _beside(published: float | None, mean: float | None, each: list[float], outc
 
 def _each(records: list[Record], path: str) -> list[float]:
     kind, _, name = path.partition(".")
-    values = [activity(item, name) if kind == "activity" else metric(item, kind, name) for item in records]
+    if kind == "activity":
+        values = [activity(item, name) for item in records]
+    elif "/" in name:
+        part, whole = name.split("/", 1)
+        values = [ratio(metric(item, kind, part), metric(item, kind, whole)) for item in records]
+    else:
+        values = [metric(item, kind, name) for item in records]
     return [value for value in values if value is not None]
 
 
@@ -156,7 +172,8 @@ def _is_metric(path: str) -> bool:
     return not path.startswith("activity.")
 
 
-def _label(case: Case, path: str) -> str:
+def label(case: Case, path: str) -> str:
+    """Return what stands for the value at a path of a Case in a table."""
     value = value_at(case, path)
     if isinstance(value, Distribution):
         arguments = ", ".join(f"{name}={argument}" for name, argument in value.arguments.items())

@@ -44,6 +44,7 @@ ASKED_FOR = [
     "fractions",
     "working_range",
     "specials",
+    "nothing",
 ]
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-STUDIES = ("bias", "determinism", "exp2", "fa3_table", "fp8_budget", "fp8_length", "rescale", "stages")
-NAMES = tuple(sorted((*STUDIES, "gate", "release", "smoke")))
+FP8 = ("fa3_table", "fp8_budget", "fp8_length")
+STUDIES = ("bias", "determinism", "exp2", *FP8, "octave", "peers", "rescale", "stages")
+ON_A_GPU = ("determinism-gpu", "fidelity")
+NAMES = tuple(sorted((*STUDIES, *ON_A_GPU, "gate", "release", "smoke"), key="{}.toml".format))  # as files are
 
 
 def test_all_are_listed():

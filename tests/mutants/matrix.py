@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fa4verify import cases, flow, judgement, kernels, references
-from fa4verify.vocabulary import EIGHT_BITS
+from fa4verify.reports.measures import fa_rule
+from fa4verify.vocabulary import EIGHT_BITS, Finding, Record, Verdict
 
 from .catalog import ABOUT, ABOUT_BACKWARD, backward_kernel_name, kernel_name
 from .fp8 import FAULTS, fp8_kernel_name
@@ -40,7 +41,9 @@ passes too.
 | mutant | what is wrong | gate fails it on | cheapest such case | FlashAttention's rule |
 |---|---|---|---|---|
 """,
-    "backward": """Each row is a backward that is wrong in one way behind a sound forward, run through every case with
+    "backward": """![The same for the backward, of which that rule says nothing](mutants-backward.svg)
+
+Each row is a backward that is wrong in one way behind a sound forward, run through every case with
 gradients that the suite `gate` holds for fa4-sm100 (a case that repeats runs says nothing new of a kernel whose order
 is fixed, and meets only the one whose order is not).
 
@@ -65,21 +68,25 @@ class Score:
     rule: set[str] = field(default_factory=set)
 
 
-def judged(case: Case, kernel: str, shared: tuple) -> tuple[bool, bool | None]:
-    """Return whether the gate passes the kernel on this case, and whether FlashAttention's rule does."""
+def recorded(case: Case, shared: tuple) -> Record:
+    """Return what the case's kernel gives on inputs and truth that were prepared, as `flow.verify` would judge it."""
     inputs, truth, baseline, reordered = shared
-    case = msgspec.structs.replace(case, kernel=kernel, options=case.options if case.operation == "exp2" else {})
     try:
         output = kernels.run(case, inputs)
-    except kernels.Unsupported:
-        return True, None
-    except (kernels.ContractViolation, TypeError):
-        return False, None
+    except kernels.Unsupported as reason:
+        return Record(case, Verdict("SKIPPED", (Finding(str(reason)),)))
+    except (kernels.ContractViolation, TypeError) as violation:
+        return Record(case, Verdict("FAIL", (Finding(str(violation)),)))
     metrics = judgement.measure(case, output, truth, pt=reordered)
     verdict = judgement.judge(case, metrics, baseline, output, truth)
-    values = metrics["o"].values if "o" in metrics else {}
-    rule = bool(values["fa_rule_passes"]) if "fa_rule_passes" in values else None
-    return verdict.outcome == "PASS", rule
+    return Record(case, verdict, metrics, command=flow.command(case))
+
+
+def judged(case: Case, kernel: str, shared: tuple) -> tuple[bool, bool | None]:
+    """Return whether the gate passes the kernel on this case, and whether FlashAttention's rule does."""
+    options = case.options if case.operation == "exp2" else {}
+    record = recorded(msgspec.structs.replace(case, kernel=kernel, options=options), shared)
+    return record.verdict.outcome in ("PASS", "SKIPPED"), fa_rule(record)
 
 
 def prepared(case: Case) -> tuple:

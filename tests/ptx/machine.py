@@ -6,10 +6,10 @@ import numpy as np
 from numba import njit
 
 from fa4verify.ptx.handle import machine_at, pack
+from fa4verify.ptx.linkage import unit_addresses
 from fa4verify.ptx.operations import COLUMNS, PENDING, Column, MmaDtype, Pending
 from fa4verify.ptx.stage import new_stage, tensor_core_steps
 from fa4verify.ptx.state import FAULT_FIELDS, POISON_BYTE, POISON_REGISTER, Cta, State, Warp
-from fa4verify.ptx.units import unit_addresses
 
 
 def aligned(shape, dtype, alignment=1024):

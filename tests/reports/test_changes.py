@@ -114,6 +114,9 @@ def test_foreign_text_stays_text(text):
     shown = printed(comparison)
     shown.encode()
     assert "\x1b" not in shown
+    told = [line for lines in changes.departures(comparison).values() for line in lines]
+    assert len(told) == 2
+    assert all(line.isprintable() and len(line) < 1000 for line in told)
     written = changes.render_markdown(comparison)
     assert len(written) < 10_000
     tokens = MarkdownIt("commonmark").enable("table").parse(written)

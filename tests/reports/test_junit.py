@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fa4verify.reports import junit, summarise
+from fa4verify.reports.history import compare
 from fa4verify.vocabulary import Study
 from tests.reports.make import HOSTILE, record, run, verdict
+from tests.reports.test_history import of
 
 if TYPE_CHECKING:
     from fa4verify.runs import Run
@@ -117,6 +119,39 @@ def test_a_point_of_a_study_neither_fails_nor_passes() -> None:
     (skipped,) = root.iter("skipped")
     assert skipped.get("message", "").startswith("a point of a study, FAIL: o rmse")
     assert [error.get("type") for error in root.iter("error")] == ["CRASHED"]
+
+
+def test_what_departs_from_a_baseline_fails() -> None:
+    old = run(
+        of("worse"), of("same"), record("now-skipped"), record("now-bad"), of("unlooked", checked={"o": "checked"})
+    )
+    new = run(
+        of("worse", rmse=2e-5),
+        of("same"),
+        record("now-skipped", "SKIPPED", verdict=verdict("SKIPPED", "declined")),
+        record("now-bad", "FAIL"),
+        of("unlooked", checked={"o": "no budget"}),
+        of("new"),
+    )
+    summary = summarise(new)
+    root = ET.fromstring(junit.render(summary, compare(summarise(old), summary)).encode())
+    assert breaches(root) == []
+    told = {
+        case.get("name"): [(news.get("type"), news.text) for news in case if news.tag in NEWS]
+        for case in root.iter("testcase")
+    }
+    assert told["same"] == told["new"] == []
+    assert {name: news[0][0] for name, news in told.items() if news} == {
+        "worse": "DRIFTED", "now-skipped": "DRIFTED", "now-bad": "FAIL", "unlooked": "DRIFTED"
+    }  # fmt: skip
+    assert "baseline: o rmse was 1.00e-5, is 2.00e-5, may move 0: worse" in told["worse"][0][1]
+    assert "baseline: was PASS, is SKIPPED: declined" in told["now-skipped"][0][1]
+    assert "baseline: was PASS, is FAIL\nrerun:" in told["now-bad"][0][1]
+    assert "baseline: was o checked, is not checked: no budget" in told["unlooked"][0][1]
+    assert "rerun: fa4verify run gate --select worse" in told["worse"][0][1]
+    alone = ET.fromstring(junit.render(summary, compare(summarise(run(record("else"))), summary)).encode())
+    assert breaches(alone) == []
+    assert [error.get("message") for error in alone.iter("error")] == ["no case of the baseline was run"]
 
 
 def test_foreign_text_survives_as_text() -> None:

@@ -87,6 +87,15 @@ def test_points_of_several_seeds_are_their_mean_and_their_worst_outcome() -> Non
     assert texts(table)["0"][:2] == ["1.50 !", "1"]
 
 
+def test_a_ratio_of_two_metrics_is_a_value_and_what_no_point_has_is_no_column() -> None:
+    study = Study(rows="dtype", columns=(), values=("dq.rmse", "o.rmse/floor_rmse", "o.rmse"))
+    measured = Metrics({"rmse": 3.0, "floor_rmse": 2.0})
+    points = [record("a", case=case("a"), metrics={"o": measured})]
+    (table,) = tables(study, points)
+    assert table.headers == ("dtype", "o.rmse/floor_rmse", "o.rmse")
+    assert [cell.text for cell in table.lines[0][1]] == ["1.50", "3"]
+
+
 def test_without_a_base_there_are_no_ratios() -> None:
     for study in (Study(STUDY.rows, ("dtype",), ("o.rmse",)), Study(STUDY.rows, ("dtype",), ("o.rmse",), (), 99)):
         (table,) = tables(study, [point(0, 1.0), point(None, 2.0)])

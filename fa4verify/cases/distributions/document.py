@@ -28,6 +28,7 @@ def document() -> str:
         (ATTENTION, "Inputs of attention"),
         (GRADIENTS, "Inputs of a backward"),
         (("exp2",), "Arguments of exp2"),
+        (("audit",), "An audit"),
     ):
         blocks.append(f"## {title}")
         blocks += [_entry(name) for name, entry in TABLE.items() if entry.operations == operations]

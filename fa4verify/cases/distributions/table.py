@@ -9,7 +9,17 @@ from typing import Any
 
 import msgspec
 
-from fa4verify.cases.distributions import exponents, gaussian, gradients, ladders, magnitudes, marks, masked, recorded
+from fa4verify.cases.distributions import (
+    exponents,
+    gaussian,
+    gradients,
+    ladders,
+    magnitudes,
+    marks,
+    masked,
+    nothing,
+    recorded,
+)
 from fa4verify.cases.distributions import visibility as see
 from fa4verify.cases.distributions.scores import TILE, Arrays
 from fa4verify.cases.errors import SuiteError, one_of
@@ -81,6 +91,7 @@ TABLE: Mapping[str, Entry] = {
     "fractions": Entry(exponents.fractions, operations=("exp2",)),
     "working_range": Entry(exponents.working_range, operations=("exp2",)),
     "specials": Entry(exponents.specials, operations=("exp2",)),
+    "nothing": Entry(nothing.nothing, operations=("audit",)),
 }
 
 

@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from fa4verify.kernels import fa4_options
 from fa4verify.kernels.shipped.target import TARGETS, Target
 from fa4verify.vocabulary import Output
 
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     import torch
 
     from fa4verify.kernels.shipped.execution import Execution
-
-_Window = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ShippedFa4:
         v: torch.Tensor,
         *,
         causal: bool = False,
-        window_size: _Window = (None, None),
+        window_size: fa4_options.Window = (None, None),
         softcap: float = 0.0,
         learnable_sink: torch.Tensor | None = None,
         softmax_scale: float | None = None,
@@ -91,31 +91,32 @@ class ShippedFa4:
         q_descale, k_descale, v_descale: float32 (batch, heads_kv), for e4m3 and e5m2. schedule: "fixed", "reversed",
         "random" or "late" (execution.py), the last two drawn by schedule_seed.
         """
-        options = {
-            "causal": causal,
-            "window_size_left": window_size[0],
-            "window_size_right": window_size[1],
-            "softcap": softcap,
-            "learnable_sink": learnable_sink,
-            "softmax_scale": softmax_scale,
-            "num_splits": num_splits,
-            "pack_gqa": pack_gqa,
-            "return_lse": True,
-            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
-            **_given(
-                tile_mn=tile_mn,
-                page_table=page_table,
-                score_mod=score_mod,
-                mask_mod=mask_mod,
-                aux_tensors=aux_tensors,
-                block_sparse_tensors=block_sparse_tensors,
-                qv=qv,
-                gather_kv_indices=gather_kv_indices,
-                q_descale=q_descale,
-                k_descale=k_descale,
-                v_descale=v_descale,
-            ),
-        }
+        options = fa4_options.forward(
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            num_splits=num_splits,
+            pack_gqa=pack_gqa,
+            tile_mn=tile_mn,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            seqused_q=seqused_q,
+            seqused_k=seqused_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            page_table=page_table,
+            score_mod=score_mod,
+            mask_mod=mask_mod,
+            aux_tensors=aux_tensors,
+            block_sparse_tensors=block_sparse_tensors,
+            qv=qv,
+            gather_kv_indices=gather_kv_indices,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
+        )
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
         (o, lse, *_), execution = self._call("_flash_attn_fwd", (q, k, v), options, how)
         return Output(o=o, lse=lse, provenance=self._provenance("forward", execution))
@@ -130,7 +131,7 @@ class ShippedFa4:
         lse: torch.Tensor,
         *,
         causal: bool = False,
-        window_size: _Window = (None, None),
+        window_size: fa4_options.Window = (None, None),
         softcap: float = 0.0,
         learnable_sink: torch.Tensor | None = None,
         softmax_scale: float | None = None,
@@ -158,24 +159,26 @@ class ShippedFa4:
         seed: run in a random order of warps and CTAs drawn by it, unless `execution.using` says in which; with
         deterministic=False the gradients depend on it. schedule: as in `forward`.
         """
-        options = {
-            "causal": causal,
-            "window_size_left": window_size[0],
-            "window_size_right": window_size[1],
-            "softcap": softcap,
-            "learnable_sink": learnable_sink,
-            "softmax_scale": softmax_scale,
-            "deterministic": deterministic,
-            "dlse": dlse,
-            **_layout(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k),
-            **_given(
-                score_mod=score_mod,
-                score_mod_bwd=score_mod_bwd,
-                mask_mod=mask_mod,
-                aux_tensors=aux_tensors,
-                block_sparse_tensors=block_sparse_tensors,
-            ),
-        }
+        options = fa4_options.backward(
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            learnable_sink=learnable_sink,
+            softmax_scale=softmax_scale,
+            deterministic=deterministic,
+            dlse=dlse,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            seqused_q=seqused_q,
+            seqused_k=seqused_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            score_mod=score_mod,
+            score_mod_bwd=score_mod_bwd,
+            mask_mod=mask_mod,
+            aux_tensors=aux_tensors,
+            block_sparse_tensors=block_sparse_tensors,
+        )
         if seed is not None and schedule is None and not _scheduled_outside():
             schedule, schedule_seed = "random", seed
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
@@ -191,7 +194,10 @@ class ShippedFa4:
         with self.interface(how) as (fa4, execution):
             from fa4verify.kernels.shipped.device_tensors import on_host
 
-            found = getattr(fa4, function)(*tensors, **options)
+            called = getattr(fa4, function)
+            known = signature(called).parameters  # an older release has fewer: what was not asked for is left out
+            given = {name: value for name, value in options.items() if value is not None or name in known}
+            found = called(*tensors, **given)
         return on_host(found), execution
 
     @contextmanager
@@ -238,22 +244,6 @@ def _scheduled_outside() -> bool:
     from fa4verify.kernels.shipped import execution as executions
 
     return executions.current().schedule is not None
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Return what is not None, so that FA4's defaults are its own."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _layout(cu_seqlens_q: Any, cu_seqlens_k: Any, seqused_q: Any, seqused_k: Any, max_q: Any, max_k: Any) -> Any:
-    return _given(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        max_seqlen_q=max_q,
-        max_seqlen_k=max_k,
-    )
 
 
 FA4_SM_80, FA4_SM_90A, FA4_SM_100A, FA4_SM_103A, FA4_SM_120A = (ShippedFa4(target) for target in TARGETS.values())

@@ -132,7 +132,7 @@ def taken_apart(compiled_by_dsl: Any) -> Compiled:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "host.o")
         compiled_by_dsl.export_to_c(object_file_path=str(path), function_name=_EXPORTED)
-        return Compiled(path.read_bytes(), ptx)
+        return Compiled(path.read_bytes(), ptx.rstrip("\0"))  # nvidia-cutlass-dsl 4.5 ends a text with a NUL
 
 
 def cache_folder(target: Target) -> Path | None:

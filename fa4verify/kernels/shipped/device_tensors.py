@@ -21,6 +21,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fa4verify.kernels.shipped.target import Target
+
 _CUDA = 2
 _DEVICE_TYPE_AT = 8  # bytes, in a DLManagedTensor: behind the pointer to the data
 _ALLOCATED_EMPTY = ("empty", "empty_like", "empty_strided")
@@ -57,16 +59,39 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
 
 
 class TorchOnDevice(types.ModuleType):
-    """`torch`, except that what it allocates is a DeviceTensor."""
+    """`torch`, except that what it allocates is a DeviceTensor, and that `torch.cuda` describes the target."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target | None = None) -> None:
         super().__init__("torch")
+        self._cuda = None if target is None else _CudaOfTarget(target)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "cuda" and self._cuda is not None:
+            return self._cuda
         found = getattr(torch, name)
         if name in _ALLOCATED_EMPTY:
             return _allocating(found, poison=True)
         return _allocating(found, poison=False) if name in _ALLOCATED else found
+
+
+class _CudaOfTarget(types.ModuleType):
+    """`torch.cuda`, as far as releases of FA4 before 4.0.0b36 ask it about the GPU."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__("torch.cuda")
+        self._target = target
+
+    def get_device_capability(self, *_: Any) -> tuple[int, int]:
+        """Return the compute capability."""
+        return divmod(self._target.number, 10)
+
+    def get_device_properties(self, *_: Any) -> Any:
+        """Return the number of SMs and the compute capability."""
+        major, minor = self.get_device_capability()
+        return types.SimpleNamespace(multi_processor_count=self._target.sm_count, major=major, minor=minor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
 
 
 def _allocating(function: Callable[..., torch.Tensor], *, poison: bool) -> Callable[..., torch.Tensor]:

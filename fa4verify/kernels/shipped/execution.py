@@ -41,6 +41,8 @@ class Execution:
     """Settings of the machine for every launch of a call, and the list that collects what ran.
 
     `edit` gets the entry's name and the PTX, and returns the PTX to run; `alter` gets and returns a loaded kernel.
+    `instead` gets the PTX and every launch, and nothing is run: outputs keep what FA4 allocated. Host code that cannot
+    be linked, an older DSL's, launches nothing: None.
     """
 
     schedule: Any = None
@@ -48,6 +50,7 @@ class Execution:
     workers: int | None = None
     edit: Callable[[str, str], str] | None = None
     alter: Callable[[Any], Any] | None = None
+    instead: Callable[[str, runtime.Launch | None], None] | None = None
     launches: list[Executed] = field(default_factory=list)
 
 
@@ -97,9 +100,32 @@ def execute(function: CompiledFunction, arguments: tuple[Any, ...], target: Targ
     device = runtime.Device(divmod(target.number, 10), target.sm_count, target.shared_bytes)
 
     def receive(launch: runtime.Launch) -> None:
+        _check_shared(launch, target)
+        if execution.instead is not None:
+            execution.instead(function.compiled.ptx, launch)
+            return
         execution.launches.append(_run(function, launch, memory, target, execution))
 
+    if execution.instead is not None and not _is_linked(function):
+        execution.instead(function.compiled.ptx, None)
+        return
     runtime.run(function.function, exported(arguments), device=device, receiver=receive)
+
+
+def _is_linked(function: CompiledFunction) -> bool:
+    try:
+        return function.function is not None
+    except RuntimeError:  # a RuntimeMismatch, or the linker's own
+        return False
+
+
+def _check_shared(launch: runtime.Launch, target: Target) -> None:
+    """Refuse what the device would refuse."""
+    if launch.shared_bytes > target.shared_bytes:
+        raise Unsupported(
+            f"{target.compiled_for} refuses the launch: {launch.shared_bytes} bytes of dynamic shared memory a block, "
+            f"at most {target.shared_bytes}"
+        )
 
 
 def _run(
@@ -116,11 +142,6 @@ def _run(
         raise runtime.RuntimeMismatch(
             f"{launch.kernel} launched with blocks of {launch.block} in clusters of {launch.cluster}; expected "
             f"({kernel.threads}, 1, 1) and one dimension"
-        )
-    if launch.shared_bytes > target.shared_bytes:
-        raise Unsupported(
-            f"{target.compiled_for} refuses the launch: {launch.shared_bytes} bytes of dynamic shared memory a block, "
-            f"at most {target.shared_bytes}"
         )
     settings = {
         name: value

@@ -7,7 +7,8 @@ and torch can be used with a real GPU in the same process. One scope at a time; 
 in another thread at the same time would see the GPU that is not there.
 
 What is replaced, and nothing else: seven names in FA4's modules, `HardwareInfo` of cutlass.utils, five settings of the
-DSL. A name that is gone is an InterfaceChanged, so that a new release of FA4 cannot be run half.
+DSL. A name that is gone is an InterfaceChanged, so that a new release of FA4 cannot be run half. Older releases have
+less to replace (`_OLDER` says what, and what they ask instead), so that an audit can look back.
 Fails first there: tests/kernels/shipped/test_host.py.
 Source: flash-attn-4 4.0.0b36, `flash_attn.cute.interface`; nvidia-cutlass-dsl 4.8.1, `cutlass.base_dsl.env_manager`.
 """
@@ -19,6 +20,8 @@ import threading
 import warnings
 from contextlib import contextmanager
 from functools import wraps
+from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from fa4verify.kernels.shipped.device_tensors import CudaLabelled, TorchOnDevice, on_device
@@ -31,6 +34,17 @@ if TYPE_CHECKING:
 _scope = threading.RLock()
 _ABSENT = object()
 CACHE = "compile_cache"
+_READ = "4.0.0b36"  # the release whose names these are
+# Names that releases before it (and the DSLs they need) lack: they ask torch.cuda for the SM count, which
+# TorchOnDevice answers, have no copy of HardwareInfo, or no switch.
+_OLDER = {
+    ("flash_attn.cute.interface", "get_num_sms_for_selection"),
+    ("flash_attn.cute.utils", "_fa_disable_2cta_cuda12"),
+    ("flash_attn.cute.utils", "_fa_disable_2cta_enabled"),
+    ("flash_attn.cute.tile_scheduler", "HardwareInfo"),
+    ("flash_attn.cute.cute_dsl_utils", "from_dlpack"),
+    ("flash_attn.cute.utils", "from_dlpack"),
+}
 
 
 class InterfaceChanged(RuntimeError):  # noqa: N818 - says what it is: this FA4 is not the one that was read
@@ -80,7 +94,7 @@ def _interface_replacements(
     if not compiling_functions:
         raise InterfaceChanged(f"flash_attn.cute.interface has no function with a {CACHE}")
     return [
-        (fa4, "torch", TorchOnDevice()),
+        (fa4, "torch", TorchOnDevice(target)),
         (fa4, "_get_device_arch", lambda: target.number),
         (fa4, "get_num_sms_for_selection", lambda _device, _arch: target.sm_count),
         # FA4 asks torch for its CUDA version and the environment, both of which say nothing about the target.
@@ -100,14 +114,39 @@ def _compiler_replacements(target: Target, dump: str) -> list[tuple[Any, str, An
     return [
         (tile_scheduler, "HardwareInfo", hardware),
         (cutlass.utils, "HardwareInfo", hardware),
-        (cute_dsl_utils, "from_dlpack", _labelling(cute_dsl_utils.from_dlpack)),
-        (utils, "from_dlpack", _labelling(utils.from_dlpack)),
-        (dsl.envar, "_arch", target.compiled_for),
+        *((of, "from_dlpack", _labelling(of)) for of in (cute_dsl_utils, utils)),
+        (dsl.envar, "_arch" if hasattr(dsl.envar, "_arch") else "arch", target.compiled_for),
         (dsl.envar, "keep_ptx", True),
         (dsl.envar, "dump_dir", dump),
         (dsl.envar, "no_cache", True),
-        (dsl, "_runtime_can_run_compiled", lambda *_: False),  # no engine: the object file is linked by runtime.py
+        *_without_engine(dsl),
     ]
+
+
+def _without_engine(dsl: Any) -> list[tuple[Any, str, Any]]:
+    """Return what keeps the DSL from making an engine: the object file is linked by runtime.py."""
+    if hasattr(dsl, "_runtime_can_run_compiled"):
+        return [(dsl, "_runtime_can_run_compiled", lambda *_: False)]
+    compile_and_cache = getattr(dsl, "compile_and_cache", None)  # nvidia-cutlass-dsl up to 4.7
+    if compile_and_cache is None or "no_jit_engine" not in signature(compile_and_cache).parameters:
+        return [(dsl, "_runtime_can_run_compiled", None)]  # which is missing, as InterfaceChanged will tell
+
+    @wraps(compile_and_cache)
+    def call(*arguments: Any, **options: Any) -> Any:
+        bound = signature(compile_and_cache).bind(*arguments, **options)
+        bound.arguments["no_jit_engine"] = True
+        return compile_and_cache(*bound.args, **bound.kwargs)
+
+    from cutlass.cutlass_dsl import tvm_ffi_provider
+
+    # Up to 4.5 a function with keywords insists on an engine's function, which is never called here.
+    insists = getattr(tvm_ffi_provider, "TVMFFIJitCompiledFunctionWithKwargs", None)
+    insisting = [] if insists is None else [(insists, "_create_tvm_ffi_function", lambda _: _never_called)]
+    return [(dsl, "compile_and_cache", call), *insisting]
+
+
+def _never_called(*_: Any) -> None:
+    raise InterfaceChanged("a kernel was called that is to be linked by fa4verify")
 
 
 def _taking_any_tensor(function: Callable[..., Any], kernels: Any) -> Callable[..., Any]:
@@ -140,13 +179,22 @@ def _hardware(target: Target) -> type:
     return HardwareInfo
 
 
-def _labelling(from_dlpack: Callable[..., Any]) -> Callable[..., Any]:
+def _labelling(of: Any) -> Callable[..., Any]:
     import torch
 
+    from_dlpack = getattr(of, "from_dlpack", None)
+
     def labelled(tensor: Any, **options: Any) -> Any:
+        assert from_dlpack is not None  # else it is not replaced
         return from_dlpack(CudaLabelled(tensor) if isinstance(tensor, torch.Tensor) else tensor, **options)
 
     return labelled
+
+
+def _is_older() -> bool:
+    from packaging.version import Version
+
+    return Version(version("flash-attn-4")) < Version(_READ)
 
 
 @contextmanager
@@ -156,6 +204,8 @@ def _replaced(replacements: list[tuple[Any, str, Any]]) -> Iterator[None]:
     try:
         for owner, name, value in replacements:
             if not hasattr(owner, name):
+                if (getattr(owner, "__name__", ""), name) in _OLDER and _is_older():
+                    continue
                 raise InterfaceChanged(f"{getattr(owner, '__name__', type(owner).__name__)} has no {name}")
             before.append((owner, name, vars(owner).get(name, _ABSENT)))
             setattr(owner, name, value)

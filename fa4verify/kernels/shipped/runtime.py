@@ -282,6 +282,19 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., int | None], tuple[Any, ...]]] = {
 }
 
 
+_ERROR_NAME = ctypes.create_string_buffer(b"a launch failed in the stand-in for the CUDA runtime")
+
+
+def _error_name(*_: Any) -> int:
+    return ctypes.addressof(_ERROR_NAME)
+
+
+# What returns a text and cannot fail; host code of nvidia-cutlass-dsl 4.5 asks for it where a launch failed.
+_TEXTS: Mapping[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
+    "cuda_dialect_get_error_name": (_error_name, (_INT,)),
+}
+
+
 class _Library:
     """The callbacks and the shared object that names them, for the life of the process.
 
@@ -289,9 +302,12 @@ class _Library:
     """
 
     def __init__(self) -> None:
-        self.names = frozenset(_FUNCTIONS)
+        self.names = frozenset((*_FUNCTIONS, *_TEXTS))
         self._callbacks = {
             name: ctypes.CFUNCTYPE(_INT, *kinds)(_guarded(function)) for name, (function, kinds) in _FUNCTIONS.items()
+        }
+        self._callbacks |= {
+            name: ctypes.CFUNCTYPE(_POINTER, *kinds)(function) for name, (function, kinds) in _TEXTS.items()
         }
         addresses = {
             _PREFIX + name: ctypes.cast(callback, _POINTER).value or 0 for name, callback in self._callbacks.items()

@@ -207,4 +207,4 @@ def levels(axes: Axes, which: str, values: list[float], *, base: int = 10) -> No
 
 
 def _power(value: float) -> str:
-    return f"{value:g}" if 1e-2 <= value < 1e4 else digits(value, 2).replace(".0e", "e")
+    return f"{value:g}" if 1e-3 <= value < 1e4 else digits(value, 2).replace(".0e", "e")

@@ -149,11 +149,11 @@ FEATURES = {
     "score_mod": biased,
     "mask_mod": masked,
 }
-# What FA4 4.0.0b36 refuses, by its own words.
+# What FA4 4.0.0b36 refuses, by its own words; head dim 256 on sm_120a by the 128 KiB of shared memory it wants, of 99.
 REFUSED = {
-    "sm_80": {"split-KV", "split-KV by FA4's heuristic", "pages of 128", "pages of 16", "score_mod"},
+    "sm_80": {"split-KV", "split-KV by FA4's heuristic", "pages of 128", "pages of 16", "score_mod", "sink"},
     "sm_90a": {"split-KV", "split-KV by FA4's heuristic"},
-    "sm_120a": {"split-KV", "pages of 128", "pages of 16"},
+    "sm_120a": {"split-KV", "pages of 128", "pages of 16", "sink", "head dim 256"},
 }
 SOME = {("sm_100a", "split-KV"), ("sm_100a", "packed sequences"), ("sm_80", "groups, packed"), ("sm_120a", "window")}
 

@@ -1,0 +1,1 @@
+"""Admission of a GPU, with the floor in the device's place."""

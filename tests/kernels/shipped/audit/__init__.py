@@ -1,0 +1,1 @@
+"""Tests of FA4's own kernels, executed."""

@@ -1,0 +1,90 @@
+"""Neighbours, padding, what lay in the output: a kernel without fault is equal throughout, each fault is named."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from fa4verify import invariance, kernels
+from fa4verify.cli import main
+from fa4verify.vocabulary import Output
+
+
+class _Plain:
+    """Float32 attention, sequence by sequence, with FA4's varlen arguments; wrong where `fault` says."""
+
+    def __init__(self, fault=""):
+        self.fault = fault
+
+    def _attention(self, q, k, v):
+        s = torch.einsum("qhd,khd->hqk", q.float(), k.float().repeat_interleave(q.shape[1] // k.shape[1], 1))
+        p = torch.softmax(s * q.shape[-1] ** -0.5, 2)
+        o = torch.einsum("hqk,khd->qhd", p, v.float().repeat_interleave(q.shape[1] // v.shape[1], 1))
+        return o, torch.logsumexp(s, 2)
+
+    def _parts(self, q, k, cu, used):
+        if cu is not None:
+            bounds = [slice(int(a), int(b)) for a, b in pairwise(cu)]
+            return [(at, at) for at in bounds]
+        length = k.shape[1] if used is None or self.fault == "padding" else int(used[0])
+        return [((i, slice(None)), (i, slice(0, length))) for i in range(q.shape[0])]
+
+    def forward(self, q, k, v, *, causal, out=None, cu_seqlens_q=None, seqused_k=None, **_):
+        if causal:
+            raise kernels.Unsupported("no causal mask here")
+        o = torch.zeros_like(q) if out is None else out
+        rows = []
+        for at, keys in self._parts(q, k, cu_seqlens_q, seqused_k):
+            found, lse = self._attention(q[at], k[keys], v[keys])
+            if self.fault == "neighbours":
+                found = found + 1e-2 * q.float().mean()
+            o[at] = (o[at] + found if self.fault == "unwritten" else found).to(q.dtype)
+            rows.append(lse)
+        return Output(o=o, lse=torch.cat(rows, 1) if cu_seqlens_q is not None else torch.stack(rows))
+
+    def backward(self, dout, q, k, v, _o, _lse, *, cu_seqlens_q=None, seqused_k=None, **_):
+        found = [torch.zeros_like(x) for x in (q, k, v)]
+        for at, keys in self._parts(q, k, cu_seqlens_q, seqused_k):
+            leaves = [x.detach().clone().requires_grad_() for x in (q[at], k[keys], v[keys])]
+            gradients = torch.autograd.grad(self._attention(*leaves)[0], leaves, dout[at].float())
+            for whole, place, part in zip(found, (at, keys, keys), gradients, strict=True):
+                whole[place] = part.to(q.dtype)
+        return Output(dq=found[0], dk=found[1], dv=found[2])
+
+
+PROBLEM = invariance.Problem(seqlen=50, pad=14, heads=2, heads_kv=1, head_dim=32)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    def use(fault=""):
+        monkeypatch.setattr(kernels, "kernel", lambda _: _Plain(fault))
+        return list(invariance.examine("plain", "cpu", PROBLEM))
+
+    return use
+
+
+def test_a_kernel_without_fault_is_equal_throughout(kernel):
+    found = kernel()
+    assert {finding.outcome for finding in found} == {"equal"}
+    assert len(found) == 5 * (6 + 1 + 1 + 4)
+
+
+@pytest.mark.parametrize("fault", ["neighbours", "padding", "unwritten"])
+def test_a_fault_is_named(kernel, fault):
+    unequal = {finding.check for finding in kernel(fault) if finding.outcome == "differs"}
+    word = {"neighbours": "batch", "padding": "padding", "unwritten": "unwritten"}[fault]
+    assert unequal
+    assert all(word in check or (fault == "neighbours" and "varlen" in check) for check in unequal)
+
+
+def test_a_refusal_is_no_success(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Plain())
+    monkeypatch.setattr(invariance, "PROBLEMS", (PROBLEM, invariance.Problem(causal=True)))
+    file = tmp_path / "found.json"
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(file)]) == 3
+    assert "no causal mask here" in capsys.readouterr().out
+    assert {one["outcome"] for one in json.loads(file.read_text())} == {"equal", "refused"}
+    assert main(["invariance", "plain", "--device", "cpu", "--matching", "causal=False"]) == 0
+    assert main(["invariance", "flash-attn-4"]) == 2
