@@ -91,7 +91,7 @@ def run(
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
     full
-        The larger form of a suite that samples (fa3_table: all rows, half an hour and more).
+        The larger form of a suite that samples (fa3_table: all rows, 45 minutes on two cores).
     device
         Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
         claimed, if a case needs one. On a GPU the truth is solved there too.

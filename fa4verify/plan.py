@@ -6,7 +6,7 @@ or raises BadRequest with one line for the user. The command line and the pytest
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +52,9 @@ def plan(
     """
     try:
         suite = cases.load_suite(source, full=full)
-        suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select))
+        suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select) or _larger(source, kernel, select))
+        if not suite.cases:
+            raise BadRequest(f"{suite.name}: no case matches {select!r}; `fa4verify list cases` shows what there is")
         for name in sorted({name for case in suite.cases for name in (case.kernel, case.baseline) if name}):
             if name not in (*kernels.names(), *EIGHT_BITS):
                 kernels.kernel(name)
@@ -133,6 +135,11 @@ def _chosen(suite: Suite, kernel: str | None, select: str | None) -> tuple[Case,
     if kernel:
         chosen = cases.substitute_kernel(chosen, kernel)
         chosen = chosen or cases.select(cases.substitute_kernel(suite.cases, kernel), select or "")
-    if not chosen:
-        raise BadRequest(f"{suite.name}: no case matches {select!r}; `fa4verify list cases` shows what there is")
     return chosen
+
+
+def _larger(source: str, kernel: str | None, select: str | None) -> tuple[Case, ...]:
+    """Return what matches in the suite's larger form, if it has one: a report's `id=...` may be of that."""
+    with suppress(cases.SuiteError):
+        return _chosen(cases.load_suite(source, full=True), kernel, select)
+    return ()

@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fa4verify.arithmetic.formats import FORMATS
-from fa4verify.arithmetic.hadamard import rotate, signs
-from fa4verify.arithmetic.scaling import largest_of_blocks, per_token, quantised, scales
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -38,7 +34,11 @@ def codes(case: Case, draws: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     ValueError
         A draw with inf or NaN where there are scales.
     """
-    import torch
+    import torch  # seconds, as numba is; listing and selecting cases does without
+
+    from fa4verify.arithmetic.formats import FORMATS
+    from fa4verify.arithmetic.hadamard import rotate, signs
+    from fa4verify.arithmetic.scaling import largest_of_blocks, per_token, quantised, scales
 
     fmt, how = FORMATS[case.dtype], case.quantisation
     dtype = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[case.dtype]

@@ -71,8 +71,8 @@ def test_the_same_bits(name):
         assert differing(shipped.o, changed.o) + differing(shipped.lse, changed.lse) > 0, "another number is seen"
 
 
-def test_head_dims_that_fa4_cannot_compile_are_refused_by_both():
+@pytest.mark.parametrize("name", ["fa4-sm100", pytest.param("fa4@sm_100a", marks=pytest.mark.exhaustive)])
+def test_a_head_dim_that_fa4_cannot_compile_is_refused(name):
     tensors, _ = drawn(E4M3, (1, 1, 1, 1, 1, 80, 80), 1.0)
-    for name in ("fa4@sm_100a", "fa4-sm100"):
-        with pytest.raises(kernels.Unsupported, match="failed to partition"):
-            kernels.kernel(name).forward(*tensors)
+    with pytest.raises(kernels.Unsupported, match="failed to partition"):
+        kernels.kernel(name).forward(*tensors)
