@@ -43,9 +43,9 @@ LEGEND = (
     "- LSE max: largest absolute error of LSE.",
 )
 STANDARD = (
-    "`standard-gpu` rounds S and the scaled S to 16 bits; the budget's model is of a kernel that keeps them in fp32. Its",
-    "failures are what that algorithm costs, and no fault of torch's products. In fp16, scores beyond 65504 are infinite,",
-    "and the row NaN: `massive_activations`.",
+    "`standard-gpu` rounds S and the scaled S to 16 bits; the budget's model is of a kernel that keeps them in fp32.",
+    "Its failures are what that algorithm costs, and no fault of torch's products. In fp16, scores beyond 65504 are",
+    "infinite, and the row NaN: `massive_activations`.",
     "",
 )
 GLANCED = ("worst_row_relative_l2", "ulp_p50", "ulp_p99", "ulp_p999")
@@ -172,8 +172,7 @@ def unusual(records: list[Record]) -> Iterator[str]:
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.verdict.outcome != "PASS":
-            key = (record.verdict.outcome, record.case.kernel, record.case.operation)
-            groups.setdefault(key, []).append(record)
+            groups.setdefault((record.verdict.outcome, record.case.kernel, record.case.operation), []).append(record)
     if not groups:
         yield "All passed."
         yield ""
