@@ -65,6 +65,7 @@ def run(
     workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
     html: Path | None = None,
     baseline: Path | None = None,
+    full: bool = False,
     device: str = "auto",
     require_gpu: bool = False,
     tables: Path | None = None,
@@ -89,6 +90,8 @@ def run(
         Also write the report as this one HTML file.
     baseline
         A run file to compare with: a case that fails anew or drifts, in any direction, makes the exit code 1.
+    full
+        The larger form of a suite that samples (fa3_table: all rows, 45 minutes on two cores).
     device
         Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
         claimed, if a case needs one. On a GPU the truth is solved there too.
@@ -112,9 +115,9 @@ def run(
 
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
-    chosen = plan(suite, kernel=kernel, select=select, budgets=False)
+    chosen = plan(suite, kernel=kernel, select=select, full=full, budgets=False)
     with placed(chosen, device) as place:
-        admitted(chosen, place)
+        admitted(chosen, place, workers=workers, tables=tables)
         path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
     past = None
     if baseline and before:

@@ -16,11 +16,13 @@ import msgspec
 import numpy as np
 
 from fa4verify import cases, judgement, kernels, references
-from fa4verify.vocabulary import Case, Finding, Inputs, Outcome, Output, Record, Suite, Verdict
+from fa4verify.vocabulary import EIGHT_BITS, Case, Finding, Inputs, Outcome, Output, Record, Suite, Truth, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    Trial = Callable[[Sequence[Case]], Iterable["Inadmissible | None"]]
 
 # Rows of a case that stand for it when its budgets are tried on trivial outputs (zeros, a constant, random numbers).
 ADMISSION_ROWS = 32
@@ -71,8 +73,9 @@ def verify(case: Case, *, device: str | None = None, require_gpu: bool = False) 
             baseline, reordered = _baselines(case, inputs, device)
         with timed("solve"):
             truth = references.solve(case, inputs, device=device)
+            on_inputs = _on_inputs(case, inputs, device)
         with timed("measure"):
-            metrics = judgement.measure(case, output, truth, pt=reordered, baseline=baseline, profiles=True)
+            metrics = judgement.measure(case, output, truth, reordered, baseline, on_inputs=on_inputs, profiles=True)
             baseline_metrics = judgement.measure(case, baseline, truth) if baseline else {}
         with timed("judge"):
             verdict = judgement.judge(case, metrics, baseline_metrics, output, truth)
@@ -106,9 +109,23 @@ def _device_of(case: Case, baseline: Output | None) -> dict[str, str]:
 
 def _baselines(case: Case, inputs: Inputs, device: str | None) -> tuple[Output | None, Output | None]:
     """Return the case's baseline output, if it has one, and the one that FlashAttention's own rule compares with."""
-    baseline = _run_as(case.baseline, case, inputs, device) if case.baseline else None
-    reordered = _run_as("standard", case, inputs, None, reorder_ops=True) if case.operation == "forward" else None
-    return baseline, reordered
+    has_rule = case.operation == "forward" and case.dtype not in EIGHT_BITS and case.truth == "inputs"
+    reordered = _run_as("standard", case, inputs, None, reorder_ops=True) if has_rule else None
+    return _baseline(case, inputs, device), reordered
+
+
+def _baseline(case: Case, inputs: Inputs, device: str | None) -> Output | None:
+    """Return what the case's baseline gives: another kernel, or its own on the same draws in another 8-bit format."""
+    if case.baseline in EIGHT_BITS:
+        return kernels.run(*cases.in_format(case, inputs, case.baseline), device=device)
+    return _run_as(case.baseline, case, inputs, device) if case.baseline else None
+
+
+def _on_inputs(case: Case, inputs: Inputs, device: str | None) -> Truth | None:
+    """Return the truth of the inputs as rounded, where the case's truth is that of the draws."""
+    if case.truth == "inputs" or case.operation != "forward":
+        return None
+    return references.solve(msgspec.structs.replace(case, truth="inputs"), inputs, device=device)
 
 
 def _run_as(kernel: str, case: Case, inputs: Inputs, device: str | None, **options: bool) -> Output:
@@ -179,11 +196,12 @@ class VacuousBudget(Inadmissible):
     """A case whose budgets an output would pass that nobody would call attention; the message says which."""
 
 
-def admit(suite: Suite, *, device: str | None = None) -> None:
+def admit(suite: Suite, *, device: str | None = None, trial: Trial | None = None) -> None:
     """Refuse a suite in which zeros, a constant or random numbers of the right scale would pass a case.
 
     Refuse one too whose inputs cannot be drawn or solved, or whose truth has no finite number. Every distinct problem
-    is tried on its last rows: a smaller problem of the same kind, for dK, dV and dsink one of its own.
+    is tried on its last rows: a smaller problem of the same kind, for dK, dV and dsink one of its own. `trial` gives
+    the `refusal` of each of many cases, in their order (`sweep.Workers.refusals`); by default here, one by one.
 
     Raises
     ------
@@ -192,26 +210,36 @@ def admit(suite: Suite, *, device: str | None = None) -> None:
     Inadmissible
         Names the case and why it cannot be judged.
     """
-    seen = set()
+    todo = problems(suite)
+    for case, reason in zip(todo, trial(todo) if trial else (refusal(case, device) for case in todo), strict=True):
+        if reason is not None:
+            raise type(reason)(f"{suite.name}: case {case.id}: {reason}")
+
+
+def problems(suite: Suite) -> list[Case]:
+    """Return the first case of each distinct problem that budgets hold to something."""
+    found: dict[bytes, Case] = {}
     for case in suite.cases:
-        try:
-            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}))
-            if not case.budgets or problem in seen:
-                continue
-            seen.add(problem)
-            # Repeated runs are judged by their bits, and a constant repeats as well as attention.
-            reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case, device)
-        except kernels.Unsupported as reason:
-            if kernels.needs_gpu(case.baseline or ""):  # not here, or not on this device: the case will be SKIPPED
-                continue
-            raise Inadmissible(f"{suite.name}: case {case.id}: its baseline declines it: {reason}") from reason
-        except Inadmissible as reason:
-            raise Inadmissible(f"{suite.name}: case {case.id}: {reason}") from reason
-        except Exception as error:  # whatever drawing or solving raises: the suite asked for it
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise Inadmissible(f"{suite.name}: case {case.id}: cannot be drawn and solved: {said}") from error
-        if reasons:
-            raise VacuousBudget(f"{suite.name}: case {case.id}: {reasons[0]}")
+        if case.budgets:
+            problem = msgspec.json.encode(msgspec.structs.replace(case, id="", kernel="", options={}, label=""))
+            found.setdefault(problem, case)
+    return list(found.values())
+
+
+def refusal(case: Case, device: str | None = None) -> Inadmissible | None:
+    """Return why nothing can be learnt from a case, None if something can."""
+    try:
+        # Repeated runs are judged by their bits, and a constant repeats as well as attention.
+        reasons = judgement.admit_runs(case) if case.operation == "repeat" else _admissible(case, device)
+    except kernels.Unsupported as reason:
+        if kernels.needs_gpu(case.baseline or ""):  # not here, or not on this device: the case will be SKIPPED
+            return None
+        return Inadmissible(f"its baseline declines it: {reason}")
+    except Inadmissible as reason:
+        return reason
+    except Exception as error:  # whatever drawing or solving raises: the suite asked for it
+        return Inadmissible(f"cannot be drawn and solved: {type(error).__name__}: {' '.join(str(error).split())}")
+    return VacuousBudget(reasons[0]) if reasons else None
 
 
 def _admissible(case: Case, device: str | None) -> list[str]:
@@ -222,6 +250,12 @@ def _admissible(case: Case, device: str | None) -> list[str]:
     if known and not any(np.isfinite(tensor).any() for tensor in known):
         raise Inadmissible("the truth has no finite element, so that no output can be wrong by a number")
     # FlashAttention's rule is no budget, so the baseline alone is enough.
-    baseline = _run_as(case.baseline, small, inputs, device) if case.baseline else None
+    baseline: Output | None
+    if case.baseline and kernels.needs_gpu(case.baseline) and judgement.of_bits(case):
+        # Whoever has not the truth's bits nearly everywhere has not the device's: no need to compile there a hundred
+        # kernels in one process (165 s for suite `fidelity` on an H200).
+        baseline = judgement.rounded(small, truth)
+    else:
+        baseline = _baseline(small, inputs, device)
     baseline_metrics = judgement.measure(small, baseline, truth) if baseline else {}
     return judgement.admit(small, truth, baseline_metrics, baseline)

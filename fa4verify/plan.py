@@ -6,7 +6,7 @@ or raises BadRequest with one line for the user. The command line and the pytest
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ import msgspec
 
 from fa4verify import __version__, cases, devices, gpus, kernels
 from fa4verify.runs import RunHeader
+from fa4verify.vocabulary import EIGHT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +23,18 @@ if TYPE_CHECKING:
     from fa4verify.vocabulary import Case, Suite
 
 
+# A trial takes a third of a second, a process five to start.
+_TRIALS_FOR_WORKERS = 40
+_WORKERS_FOR_TRIALS = 4
+
+
 class BadRequest(Exception):  # noqa: N818 - the user's mistake, told to the user
     """What was asked for cannot be run; one line, to be shown as it is."""
 
 
-def plan(source: str, *, kernel: str | None = None, select: str | None = None, budgets: bool = True) -> Suite:
+def plan(
+    source: str, *, kernel: str | None = None, select: str | None = None, budgets: bool = True, full: bool = False
+) -> Suite:
     """Return the cases to run.
 
     Parameters
@@ -39,12 +47,16 @@ def plan(source: str, *, kernel: str | None = None, select: str | None = None, b
         Expression that picks cases (`cases.select`).
     budgets
         Try the budgets on trivial outputs. Costs seconds; a second process of the same run need not do it again.
+    full
+        The suite's larger form (`cases.load_suite`).
     """
     try:
-        suite = cases.load_suite(source)
-        suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select))
+        suite = cases.load_suite(source, full=full)
+        suite = msgspec.structs.replace(suite, cases=_chosen(suite, kernel, select) or _larger(source, kernel, select))
+        if not suite.cases:
+            raise BadRequest(f"{suite.name}: no case matches {select!r}; `fa4verify list cases` shows what there is")
         for name in sorted({name for case in suite.cases for name in (case.kernel, case.baseline) if name}):
-            if name not in kernels.names():
+            if name not in (*kernels.names(), *EIGHT_BITS):
                 kernels.kernel(name)
     except (cases.SuiteError, kernels.UnknownKernel) as error:
         raise BadRequest(str(error)) from error
@@ -53,12 +65,23 @@ def plan(source: str, *, kernel: str | None = None, select: str | None = None, b
     return suite
 
 
-def admitted(suite: Suite, device: str | None = None) -> None:
-    """Try the budgets on trivial outputs; BadRequest where one would pass."""
-    from fa4verify.flow import Inadmissible, admit  # seconds: torch and numba
+def admitted(
+    suite: Suite, device: str | None = None, *, workers: int | None = None, tables: Path | None = None
+) -> None:
+    """Try the budgets on trivial outputs; BadRequest where one would pass.
 
+    In processes where there are enough of both, `workers` or cores and problems, to be worth starting them.
+    """
+    from fa4verify.flow import Inadmissible, admit, problems  # seconds: torch and numba
+    from fa4verify.sweep import Setup, Workers, default_workers, kernels_of
+
+    todo, count = problems(suite), workers or default_workers()
     try:
-        admit(suite, device=device)
+        if count < _WORKERS_FOR_TRIALS or len(todo) < _TRIALS_FOR_WORKERS:
+            admit(suite, device=device)
+            return
+        with Workers(count, backward=False, setup=Setup(device, tables=tables), kernels=kernels_of(todo)) as pool:
+            admit(suite, trial=pool.refusals)
     except Inadmissible as error:
         raise BadRequest(str(error)) from error
 
@@ -112,6 +135,11 @@ def _chosen(suite: Suite, kernel: str | None, select: str | None) -> tuple[Case,
     if kernel:
         chosen = cases.substitute_kernel(chosen, kernel)
         chosen = chosen or cases.select(cases.substitute_kernel(suite.cases, kernel), select or "")
-    if not chosen:
-        raise BadRequest(f"{suite.name}: no case matches {select!r}; `fa4verify list cases` shows what there is")
     return chosen
+
+
+def _larger(source: str, kernel: str | None, select: str | None) -> tuple[Case, ...]:
+    """Return what matches in the suite's larger form, if it has one: a report's `id=...` may be of that."""
+    with suppress(cases.SuiteError):
+        return _chosen(cases.load_suite(source, full=True), kernel, select)
+    return ()

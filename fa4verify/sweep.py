@@ -39,6 +39,9 @@ from fa4verify.vocabulary import Case, Finding, Outcome, Record, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
+
+    from fa4verify.flow import Inadmissible
+
 _POLL_S = 0.1  # how late `on_start` may be told
 # Stands for exit code 0, which pebble takes for a worker that has done its work; no process can exit with it.
 _LEFT_WITH_0 = 256
@@ -72,16 +75,16 @@ def sweep(
     if todo:
         backward = any(case.operation in ("backward", "repeat") for case in todo)
         count = min(workers or default_workers(), len(todo))
-        with Workers(count, backward=backward, setup=setup, kernels=_kernels_of(todo)) as pool:
+        with Workers(count, backward=backward, setup=setup, kernels=kernels_of(todo)) as pool:
             yield from pool.verify(todo, on_start=on_start)
 
 
-def _kernels_of(cases: Iterable[Case]) -> frozenset[str]:
+def kernels_of(cases: Iterable[Case]) -> frozenset[str]:
     """Return the kernels that the cases, their baselines and their twins run."""
-    from fa4verify.kernels import TWINS
+    from fa4verify.kernels import twin_of
 
     named = {name for case in cases for name in (case.kernel, case.baseline) if name}
-    twins = TWINS if any(case.operation == "repeat" for case in cases) else ()
+    twins = {twin_of(case) for case in cases if case.operation == "repeat"}
     return frozenset(named | {"standard", *twins})  # FlashAttention's rule compares with standard attention
 
 
@@ -134,6 +137,15 @@ class Workers:
                     on_start(case)
             for future in done:
                 yield self._record(running.pop(future), future)
+
+    def refusals(self, cases: Iterable[Case]) -> Iterator[Inadmissible | None]:
+        """Yield `flow.refusal` of each case, in their order."""
+        from fa4verify.flow import Inadmissible
+
+        trials = [self._pool.schedule(_refusal, args=[case, self.setup]) for case in cases]
+        for trial in trials:
+            error = trial.exception()
+            yield trial.result() if error is None else Inadmissible(f"cannot be tried: {type(error).__name__}: {error}")
 
     def _new_pool(self) -> ProcessPool:
         return ProcessPool(
@@ -309,6 +321,13 @@ def _verify(case: Case, logs: str, setup: Setup) -> Record:
     if setup.device is not None and setup.device.startswith("cuda"):
         _give_back(record, setup.device, log)
     return record
+
+
+def _refusal(case: Case, setup: Setup) -> Inadmissible | None:
+    """Try one case's budgets, in a worker."""
+    from fa4verify.flow import refusal
+
+    return refusal(case, setup.device)
 
 
 def _give_back(record: Record, device: str, log: Path) -> None:

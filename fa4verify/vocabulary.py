@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 Operation = Literal["forward", "exp2", "backward", "repeat", "audit"]
-DType = Literal["bf16", "fp16"]
+DType = Literal["bf16", "fp16", "e4m3", "e5m2"]
+EIGHT_BITS = ("e4m3", "e5m2")  # forward only; O is then bf16
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "SKIPPED", "CRASHED", "TIMEOUT"]
 BudgetKind = Literal["absolute", "ulp", "ratio_to_baseline", "ratio_to_floor", "expected_error", "equals"]
 Scalar = bool | int | float | str | None
@@ -70,6 +71,9 @@ METRICS = (
     "floor_rmse",
     "floor_max_abs",
     "expected_rmse",
+    "input_rmse",
+    "rmse_on_inputs",
+    "head_spread",
     "nonfinite_mismatches",
     "keyless_rows_not_zero",
     "elements",
@@ -108,6 +112,23 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arguments: dict[str, Any] = {}
 
 
+class Quantisation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How drawn numbers become 8-bit codes; nothing of it touches a 16-bit case.
+
+    scales
+        none: the number itself, saturated. tensor: one scale each for q, k and v. head: one for each batch and KV head,
+        FA4's. block: one for each 128 tokens of a head. A scale is the largest magnitude over the format's largest.
+    power_of_two
+        Scales are rounded up to powers of two.
+    incoherent
+        Q and K are first rotated along the head dim by the same random orthogonal matrix.
+    """
+
+    scales: Literal["none", "tensor", "head", "block"] = "none"
+    power_of_two: bool = False
+    incoherent: bool = False
+
+
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One limit on one metric of one output tensor, and where the number comes from.
 
@@ -134,8 +155,11 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `options` are keyword arguments of the kernel beyond FlashAttention's own (degree, rescale_threshold, ...);
     `requires` names activity counters that must not be zero, else the verdict is INCONCLUSIVE; `substituted` says
-    that the kernel stands in place of the suite's own (`--kernel`). `deterministic` and `lse_gradient` (the loss also
-    depends on LSE) are for backward and repeat, `runs` and `loaded` (a GPU's second stream is kept busy) for repeat.
+    that the kernel stands in place of the suite's own (`--kernel`). `truth` says what the reference reads: the inputs
+    as the kernel gets them, or (forward) the float64 numbers before any rounding. `label` names a line of a study.
+    `baseline` is a kernel, or "e5m2": the case's own kernel on the same draws in that format. `deterministic` and
+    `lse_gradient` (the loss also depends on LSE) are for backward and repeat, `runs` and `loaded` (a GPU's second
+    stream is kept busy) for repeat.
     """
 
     id: str
@@ -155,6 +179,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loaded: bool = False
     options: dict[str, Any] = {}
     seed: int = 0
+    quantisation: Quantisation = Quantisation()
+    truth: Literal["inputs", "draws"] = "inputs"
+    label: str = ""
     baseline: str | None = None
     budgets: tuple[Budget, ...] = ()
     requires: tuple[str, ...] = ()
@@ -169,7 +196,9 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     One table for each combination of `tables`, a line for each value of `rows`, a column for each of `columns` and
     `values`. `rows`, `columns` and `tables` are dotted paths into a Case ("dtype", "options.rescale_threshold",
     "distribution"), `values` are "tensor.metric" or "activity.counter" paths into a Record, or a ratio of two of
-    them, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by.
+    them, "o.rmse/floor_rmse". `relative_to` is the row whose value the ratios to a line divide by. `published` holds
+    figures of a paper by row: beside the first value stand the figure, the deviation from it and the spread over the
+    cases of the point.
     """
 
     rows: str
@@ -177,6 +206,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[str, ...]
     tables: tuple[str, ...] = ()
     relative_to: Scalar = None
+    published: dict[str, float] = {}
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -192,11 +222,16 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Inputs:
     """Tensors as drawn, exactly representable in the case's dtype.
 
+    `draws` holds q, k and v in float64 as they were before any rounding, where the case needs them. 8-bit inputs with
+    scales also have `q_descale`, `k_descale`, `v_descale`, float32 (batch, heads_kv), for scales of blocks
+    (batch, heads or heads_kv, blocks): a code times its descale is the number.
+
     forward: q, k, v and, with a learnable sink, `learnable_sink` float32 (heads,). backward and repeat: also `dout`
     like o and, with an LSE gradient, `dlse` float32 (batch, heads, seqlen_q). exp2: `x` float32 (n,).
     """
 
     tensors: Mapping[str, torch.Tensor]
+    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 import fa4verify
 from fa4verify import flow
-from fa4verify.vocabulary import Budget, Case, Distribution, Finding, Shape, Suite, Verdict
+from fa4verify.vocabulary import BITS, Budget, Case, Distribution, Finding, Shape, Suite, Verdict
 
 O_BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.008, "two bf16 unit roundoffs: P and O")
 CASE = Case(
@@ -167,3 +167,27 @@ def test_a_vacuous_backward_is_refused():
     with pytest.raises(flow.VacuousBudget, match="dv: zeros would pass lax"):
         flow.admit(suite)
     flow.admit(Suite("s", "about", (BACKWARD,)))
+
+
+def test_bits_of_a_device_that_is_not_here_are_tried_against_the_rounded_truth():
+    bits = msgspec.structs.replace(O_BUDGET, name="o-bits", metric=BITS, kind="absolute", limit=0.0)
+    case = msgspec.structs.replace(CASE, kernel="fa4-sm90", baseline="flash-attn-4", budgets=(bits,))
+    flow.admit(Suite("mine", "", (case,)))
+    lax = msgspec.structs.replace(case, budgets=(msgspec.structs.replace(bits, limit=1e9),))
+    with pytest.raises(flow.VacuousBudget, match="zeros would pass o-bits"):
+        flow.admit(Suite("mine", "", (lax,)))
+
+
+def test_a_problem_is_tried_once_and_the_first_refusal_is_told_whoever_tries_it():
+    twin = msgspec.structs.replace(CASE, id="again", kernel="fa4-sm90")
+    other = msgspec.structs.replace(CASE, id="other", causal=not CASE.causal)
+    tried = []
+
+    def trial(todo):
+        for case in todo:
+            tried.append(case.id)
+            yield flow.VacuousBudget("zeros") if case.id == "other" else None
+
+    with pytest.raises(flow.VacuousBudget, match="mine: case other: zeros"):
+        flow.admit(Suite("mine", "", (CASE, twin, other)), trial=trial)
+    assert tried == [CASE.id, "other"]

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 import torch
 
+from fa4verify.flow import VacuousBudget, admit
 from fa4verify.sweep import Setup, Workers, _cause, _last_words, default_workers, sweep
-from fa4verify.vocabulary import Budget, Case, Distribution, Shape
+from fa4verify.vocabulary import Budget, Case, Distribution, Shape, Suite
 
 BUDGET = Budget("o", "o", "relative_rmse", "absolute", 0.02, "a few bf16 unit roundoffs (2^-8)")
 SHAPE = Shape(seqlen_q=64, seqlen_k=64, heads=2, heads_kv=2, head_dim=32, head_dim_v=32)
@@ -145,3 +146,15 @@ def test_default_workers_respect_affinity_and_quota(monkeypatch):
 def test_a_killed_worker_is_told_with_its_signal():
     assert _cause(-signal.SIGKILL) == "signal 9 (SIGKILL, out of memory?)"
     assert _cause(-signal.SIGSEGV) == "signal 11 (SIGSEGV)"
+
+
+def test_budgets_are_tried_in_workers_as_here():
+    lax = msgspec.structs.replace(BUDGET, limit=2.0)
+    vacuous = msgspec.structs.replace(case("zeros"), budgets=(lax,))
+    suite = Suite("mine", "", (case("standard"), vacuous))
+    with Workers(2, backward=False, kernels=frozenset({"standard"})) as pool:
+        found = list(pool.refusals(suite.cases))
+        with pytest.raises(VacuousBudget, match="mine: case case-zeros: o: zeros would pass"):
+            admit(suite, trial=pool.refusals)
+    assert found[0] is None
+    assert isinstance(found[1], VacuousBudget)

@@ -125,6 +125,26 @@ def round_e5m2(x, saturate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def code_e4m3(x):  # type: ignore[no-untyped-def]
+    """Return the e4m3 code of a float32 scalar as uint32: `round_e4m3` saturating; 0x7f for NaN, whatever its sign."""
+    magnitude = abs(round_e4m3(x, True))
+    normal = np.uint32(bits_of(magnitude) >> np.uint32(20)) - np.uint32(120 << 3)
+    code = normal if magnitude >= np.float32(2.0**-6) else np.uint32(magnitude * np.float32(2.0**9))
+    code = np.uint32(code | ((bits_of(x) >> np.uint32(24)) & np.uint32(0x80)))
+    return code if x == x else np.uint32(0x7F)
+
+
+@njit(cache=True)
+def code_e5m2(x):  # type: ignore[no-untyped-def]
+    """Return the e5m2 code of a float32 scalar as uint32: `round_e5m2` saturating; 0x7f for NaN, whatever its sign."""
+    magnitude = abs(round_e5m2(x, True))
+    normal = np.uint32(bits_of(magnitude) >> np.uint32(21)) - np.uint32(112 << 2)
+    code = normal if magnitude >= np.float32(2.0**-14) else np.uint32(magnitude * np.float32(2.0**16))
+    code = np.uint32(code | ((bits_of(x) >> np.uint32(24)) & np.uint32(0x80)))
+    return code if x == x else np.uint32(0x7F)
+
+
+@njit(cache=True)
 def _round_each(x, out, cut, smallest_normal, magic, largest, overflow, saturate):  # type: ignore[no-untyped-def]
     for i in range(x.size):
         out[i] = _round(x[i], cut, smallest_normal, magic, largest, overflow, saturate)

@@ -2,7 +2,7 @@
 
 from fa4verify.cases.derived import last_rows, substitute_kernel
 from fa4verify.cases.distributions import distributions
-from fa4verify.cases.draw import draw
+from fa4verify.cases.draw import draw, in_format
 from fa4verify.cases.errors import SuiteError
 from fa4verify.cases.selection import select
 from fa4verify.cases.suite import load_suite, suites
@@ -11,6 +11,7 @@ __all__ = [
     "SuiteError",
     "distributions",
     "draw",
+    "in_format",
     "last_rows",
     "load_suite",
     "select",

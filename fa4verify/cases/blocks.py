@@ -16,14 +16,15 @@ from fa4verify.cases.distributions import TABLE, bind
 from fa4verify.cases.distributions.table import converted
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.naming import case_id
-from fa4verify.vocabulary import ACTIVITY, OF_BITS, TENSORS, Budget, Case, Distribution, Shape
+from fa4verify.vocabulary import ACTIVITY, EIGHT_BITS, OF_BITS, TENSORS, Budget, Case, Distribution, Quantisation, Shape
 
 # A flat setting: its value and where it was read.
 Settings = dict[str, tuple[Any, str]]
 
-TABLES = ("shape", "distribution", "options")
+TABLES = ("shape", "distribution", "options", "quantisation")
 # What the author of a suite may write; the rest of a Case is ours.
 FIELDS = tuple(field.name for field in msgspec.structs.fields(Case) if field.name not in ("id", "suite", "substituted"))
+QUANTISATION_FIELDS = tuple(field.name for field in msgspec.structs.fields(Quantisation))
 SHAPE_FIELDS = ("seqlen", *(field.name for field in msgspec.structs.fields(Shape)))
 # Fields that mean something to some operations only.
 ONLY: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,8 @@ ONLY: dict[str, tuple[str, ...]] = {
         ("forward", "backward", "repeat"),
     ),
     "baseline": ("forward", "backward"),
+    "quantisation": ("forward",),
+    "truth": ("forward",),
     "deterministic": ("backward", "repeat"),
     "lse_gradient": ("backward", "repeat"),
     "runs": ("repeat",),
@@ -46,8 +49,10 @@ MOST_CASES = 100_000
 INT32, INT64, FLOAT32_MAX = 2**31 - 1, 2**63 - 1, (2 - 2**-23) * 2.0**127
 
 
-def read_block(block: Any, key: str, budgets: Mapping[str, Budget], suite: str) -> Iterator[Case]:
-    """Yield the cases of one block, in the order of its axes, the last axis fastest."""
+def read_block(
+    block: Any, key: str, budgets: Mapping[str, Budget], suite: str, full: Mapping[str, Any]
+) -> Iterator[Case]:
+    """Yield the cases of one block, in the order of its axes, the last axis fastest; what `full` sets wins."""
     if not isinstance(block, dict):
         raise SuiteError(key, repr(block), "a table [[cases]]")
     base: Settings = {}
@@ -55,6 +60,8 @@ def read_block(block: Any, key: str, budgets: Mapping[str, Budget], suite: str) 
         if name != "axes":
             _apply(base, name, value, f"{key}.{name}")
     for settings in _expand(base, block.get("axes", {}), f"{key}.axes"):
+        for name, value in full.items():
+            _apply(settings, name, value, f"full.{name}")
         yield _case(settings, key, budgets, suite)
 
 
@@ -102,6 +109,8 @@ def _apply(settings: Settings, name: str, value: Any, key: str) -> None:
     if rest:
         if head == "shape" and rest not in SHAPE_FIELDS:
             raise SuiteError(key, f"an unknown key {name!r}", one_of(rest, SHAPE_FIELDS))
+        if head == "quantisation" and rest not in QUANTISATION_FIELDS:
+            raise SuiteError(key, f"an unknown key {name!r}", one_of(rest, QUANTISATION_FIELDS))
         for field in ("shape.seqlen_q", "shape.seqlen_k") if name == "shape.seqlen" else (name,):
             settings[field] = (value, key)
     elif head == "distribution" and isinstance(value, str):
@@ -141,6 +150,12 @@ def _case(settings: Settings, key: str, budgets: Mapping[str, Budget], suite: st
             raise SuiteError(place(name), f"{name} in {article} {operation} case", _operations(allowed))
     fields["shape"] = _shape(settings, key)
     fields["options"] = {name[8:]: value for name, (value, _) in settings.items() if name.startswith("options.")}
+    how = {name[13:]: value for name, value in settings.items() if name.startswith("quantisation.")}
+    if how:
+        hints_of_how = get_type_hints(Quantisation)
+        fields["quantisation"] = Quantisation(
+            **{name: converted(value, hints_of_how[name], where) for name, (value, where) in how.items()}
+        )
     if "window_size" in settings:
         fields["window_size"] = _window(*settings["window_size"])
     arguments = {name[13:]: value for name, (value, _) in settings.items() if name.startswith("distribution.")}
@@ -213,6 +228,16 @@ def _check_values(fields: Mapping[str, Any], place: Callable[[str], str]) -> Non
     for name in ("kernel", "baseline"):
         if fields.get(name) == "":
             raise SuiteError(place(name), "an empty text", "the name of a kernel")
+    eight = fields.get("dtype") in EIGHT_BITS
+    if eight and fields["operation"] != "forward":
+        raise SuiteError(
+            place("dtype"), f"{fields['dtype']!r} in a {fields['operation']} case", "operation = 'forward'"
+        )
+    if "quantisation" in fields and not eight:
+        raise SuiteError(place("quantisation"), "a quantisation of 16-bit inputs", "dtype = 'e4m3' or 'e5m2'")
+    if fields.get("baseline") in EIGHT_BITS and not (eight and fields.get("truth") == "draws"):
+        found = f"baseline = {fields['baseline']!r}, another format on the same draws"
+        raise SuiteError(place("baseline"), found, "an 8-bit dtype and truth = 'draws'")
     for i, counter in enumerate(fields.get("requires", ())):
         if counter not in ACTIVITY:
             raise SuiteError(f"{place('requires')}[{i}]", repr(counter), one_of(counter, ACTIVITY))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from fa4verify.cases.naming import case_id
+from fa4verify.cases.quantise import BLOCK
 from fa4verify.vocabulary import OF_BITS, Budget, Case, Inputs
 
 
@@ -63,12 +64,18 @@ def last_rows(case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
     if case.operation == "exp2":
         return case, Inputs({"x": tensors["x"][-count:].contiguous()})
     kept = min(count, case.shape.seqlen_q)
-    small = {name: tensor[:1].contiguous() for name, tensor in tensors.items() if name in ("k", "v")}
+    if case.quantisation.scales == "block" and kept:  # of the last block, which has a scale of its own
+        kept = min(kept, (case.shape.seqlen_q - 1) % BLOCK + 1)
+    of_keys = ("k", "v", "q_descale", "k_descale", "v_descale")
+    small = {name: tensor[:1].contiguous() for name, tensor in tensors.items() if name in of_keys}
+    if "q_descale" in small and small["q_descale"].ndim == 3:
+        small["q_descale"] = small["q_descale"][..., -1:].contiguous()
     first = case.shape.seqlen_q - kept
     small |= {name: tensors[name][:1, first:].contiguous() for name in ("q", "dout") if name in tensors}
     if "dlse" in tensors:
         small["dlse"] = tensors["dlse"][:1, :, first:].contiguous()
     if "learnable_sink" in tensors:
         small["learnable_sink"] = tensors["learnable_sink"]
+    draws = {name: x[:1, first:] if name == "q" else x[:1] for name, x in inputs.draws.items()}
     shape = msgspec.structs.replace(case.shape, batch=1, seqlen_q=kept)
-    return msgspec.structs.replace(case, shape=shape, id=f"{case.id}-last{kept}"), Inputs(small)
+    return msgspec.structs.replace(case, shape=shape, id=f"{case.id}-last{kept}"), Inputs(small, draws)

@@ -48,6 +48,10 @@ def _features(case: Case) -> list[str]:
         words.append("sink")
     if case.softmax_scale is not None:
         words.append(f"scale{_value(case.softmax_scale)}")
+    how = case.quantisation
+    if how.scales != "none":
+        words.append(how.scales + "2" * how.power_of_two)
+    words += ["incoherent"] * how.incoherent + ["draws"] * (case.truth == "draws")
     if case.operation in ("backward", "repeat"):
         words += ["dlse"] if case.lse_gradient else []
         words += [] if case.deterministic else ["anyorder"]

@@ -6,26 +6,34 @@ Every error is a SuiteError: one line with the file, the path of the key, what w
 """
 
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fa4verify.cases.blocks import MOST_CASES, read_block
+from fa4verify.cases.blocks import FIELDS, MOST_CASES, read_block
 from fa4verify.cases.errors import SuiteError, one_of
 from fa4verify.cases.limits import known_keys, read_budget, read_study
 from fa4verify.vocabulary import Case, Suite
 
-KEYS = ("name", "about", "study", "budgets", "cases")
+KEYS = ("name", "about", "study", "full", "budgets", "cases")
 
 
-def load_suite(source: str | Path) -> Suite:
+def load_suite(source: str | Path, *, full: bool = False) -> Suite:
     """Load a shipped suite by name, or a suite from a path that ends in .toml.
+
+    Parameters
+    ----------
+    source
+        Name or path.
+    full
+        What the suite's table `[full]` sets wins over every block: all rows where the suite samples them.
 
     Raises
     ------
     SuiteError
-        Nothing of that name, or something in it is wrong.
+        Nothing of that name, something in it is wrong, or `full` of a suite that has no such table.
     """
     source = str(source)
     if source.endswith(".toml"):
@@ -38,7 +46,7 @@ def load_suite(source: str | Path) -> Suite:
             raise SuiteError("", f"no suite {source!r}", f"{one_of(source, shipped)}, or a path that ends in .toml")
         place = shipped[source]
     try:
-        return _read(place, source)
+        return _read(place, source, full)
     except SuiteError as error:
         raise error.within(place.name) from None
     except RecursionError:
@@ -56,7 +64,7 @@ def _shipped() -> dict[str, Traversable]:
     return {place.name.removesuffix(".toml"): place for place in sorted(found, key=lambda place: place.name)}
 
 
-def _read(place: Traversable, source: str) -> Suite:
+def _read(place: Traversable, source: str, full: bool) -> Suite:
     try:
         table = tomllib.loads(place.read_bytes().decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -71,7 +79,10 @@ def _read(place: Traversable, source: str) -> Suite:
             raise SuiteError(name, repr(table[name]) if name in table else "nothing", "a text: it is required")
     named = known_keys(table.get("budgets", {}), table.get("budgets", {}), "budgets")
     budgets = {name: read_budget(name, value) for name, value in named.items()}
-    cases = _cases(table.get("cases", []), budgets, source)
+    if full and "full" not in table:
+        raise SuiteError("full", "nothing", "a table [full]: this suite has no larger form")
+    more = known_keys(table.get("full", {}), FIELDS, "full")
+    cases = _cases(table.get("cases", []), budgets, source, more if full else {})
     used = {budget.name for case in cases for budget in case.budgets}
     for name in budgets:
         if name not in used:
@@ -80,13 +91,13 @@ def _read(place: Traversable, source: str) -> Suite:
     return Suite(name=table["name"], about=table["about"], cases=cases, study=study)
 
 
-def _cases(blocks: Any, budgets: dict[str, Any], source: str) -> tuple[Case, ...]:
+def _cases(blocks: Any, budgets: dict[str, Any], source: str, full: Mapping[str, Any]) -> tuple[Case, ...]:
     if not isinstance(blocks, list) or not blocks:
         raise SuiteError("cases", repr(blocks), "at least one block [[cases]]")
     found: dict[str, Case] = {}
     origin: dict[str, str] = {}
     for i, block in enumerate(blocks):
-        for case in read_block(block, f"cases[{i}]", budgets, source):
+        for case in read_block(block, f"cases[{i}]", budgets, source, full):
             if len(found) == MOST_CASES:
                 raise SuiteError(f"cases[{i}]", f"more than {MOST_CASES} cases", "fewer, in several suites perhaps")
             if case.id in found:

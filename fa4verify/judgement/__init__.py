@@ -1,5 +1,6 @@
 """Room 4: how far off, and is that good enough."""
 
+from fa4verify.judgement.bits import of_bits, rounded
 from fa4verify.judgement.determinism import admit as admit_runs
 from fa4verify.judgement.determinism import checked as checked_runs
 from fa4verify.judgement.determinism import flag
@@ -23,4 +24,6 @@ __all__ = [
     "measure",
     "measure_runs",
     "observe",
+    "of_bits",
+    "rounded",
 ]

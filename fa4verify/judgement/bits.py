@@ -9,17 +9,34 @@ baseline's first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from fa4verify.judgement.layout import given
-from fa4verify.vocabulary import BITS, OF_BITS
+from fa4verify.arithmetic.formats import FORMATS, round_to
+from fa4verify.judgement.layout import format_name, given
+from fa4verify.vocabulary import BITS, OF_BITS, Output
 
 if TYPE_CHECKING:
-    from fa4verify.vocabulary import Output
+    from fa4verify.vocabulary import Case, Truth
 
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def of_bits(case: Case) -> bool:
+    """Return whether a case asks nothing but whether its kernel gives the bits of its baseline."""
+    return bool(case.budgets) and all(budget.metric in OF_BITS for budget in case.budgets)
+
+
+def rounded(case: Case, truth: Truth) -> Output:
+    """Return the truth, each tensor correctly rounded to the format that a right kernel returns."""
+    tensors: dict[str, Any] = {}
+    for name, exact in truth.tensors.items():
+        form = format_name(case, name)
+        tensors[name] = torch.from_numpy(round_to(np.asarray(exact), FORMATS[form])).to(_DTYPES[form])
+    return Output(**tensors)
 
 
 def unlike(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fa4verify.arithmetic.formats import FORMATS
-from fa4verify.judgement.layout import given
+from fa4verify.judgement.layout import format_name, given
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+# What only the numerator PV or the row sum can cause; verdict.py makes it a finding of its own.
+MISMATCH = "numerator/denominator mismatch"
 # A hypothesis must leave no more than this share of the error it explains.
 LEFT_OVER = 0.1
 # Queries are thinned so that no more than about this many elements of O are looked at.
@@ -129,7 +131,7 @@ def _zeroed_rows(evidence: _Evidence) -> Iterator[str]:
     if evidence.lse_truth is not None:
         zeroed &= np.isfinite(evidence.lse_truth)
     # A row that rounds to zero is no fault: it must hold something well above the smallest number of the format.
-    visible = np.abs(evidence.o_truth).max(axis=-1) > 4 * FORMATS[evidence.case.dtype].min_subnormal
+    visible = np.abs(evidence.o_truth).max(axis=-1) > 4 * FORMATS[format_name(evidence.case, "o")].min_subnormal
     if count := int((zeroed & visible).sum()):
         yield f"{count} of {zeroed.size} rows looked at are zero although they have valid keys"
 
@@ -138,7 +140,7 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
     """Find one factor for all of O; else one factor a row with LSE right, which only row sum or PV can cause."""
     if evidence.o is None or evidence.o_truth is None:
         return
-    unit = FORMATS[evidence.case.dtype].unit_roundoff
+    unit = FORMATS[format_name(evidence.case, "o")].unit_roundoff
     usable = np.isfinite(evidence.o).all(axis=-1) & np.isfinite(evidence.o_truth).all(axis=-1)
     usable &= (evidence.o_truth != 0).any(axis=-1) & (evidence.o != 0).any(axis=-1)
     lse_is_right = _right_lse(evidence)
@@ -147,7 +149,7 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
         return
     factor = float((have * want).sum() / (want * want).sum())
     if abs(factor - 1) > unit and _explains(have, want, factor * want, unit / NOISE_UNITS):
-        yield f"O is {factor:.6g} times the truth" + _blame(lse_is_right is not None and bool(lse_is_right.all()))
+        yield _blame(lse_is_right is not None and bool(lse_is_right.all())) + f"O is {factor:.6g} times the truth"
         return
     if lse_is_right is None:
         return
@@ -161,11 +163,11 @@ def _factors(evidence: _Evidence) -> Iterator[str]:
     if off.any():
         worst = factors[off][np.argmax(np.abs(np.log(np.abs(factors[off]) + 1e-300)))]
         rows = "1 row of O is" if off.sum() == 1 else f"{int(off.sum())} rows of O are"
-        yield f"{rows} a multiple of the truth (worst {worst:.4g} times)" + _blame(True)
+        yield _blame(True) + f"{rows} a multiple of the truth (worst {worst:.4g} times)"
 
 
 def _blame(lse_is_right: bool) -> str:
-    return " while LSE is right: numerator (PV) and denominator (row sum) disagree" if lse_is_right else ""
+    return f"{MISMATCH}: LSE is right, but " if lse_is_right else ""
 
 
 def _right_lse(evidence: _Evidence) -> NDArray[np.bool_] | None:
@@ -185,7 +187,7 @@ def _permuted_heads(evidence: _Evidence) -> Iterator[str]:
     if evidence.o is None or evidence.o_truth is None or heads < 2 or not np.nan_to_num(evidence.o).any():
         return
     have, want = (np.where(np.isfinite(values), values, 0.0) for values in (evidence.o, evidence.o_truth))
-    unit = FORMATS[evidence.case.dtype].unit_roundoff
+    unit = FORMATS[format_name(evidence.case, "o")].unit_roundoff
     distance = np.array([[_rms(have[:, :, h] - want[:, :, g]) for g in range(heads)] for h in range(heads)])
     found = distance.argmin(axis=1)
     moved = [

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fa4verify.arithmetic.formats import FORMATS, ulp
+from fa4verify.judgement.layout import format_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,9 +76,9 @@ def o_squared_error(
     row_max
         Largest scaled score of the row in nats, broadcastable to it; not finite where the row has no key.
     """
-    output = FORMATS[case.dtype]
+    output, weights = FORMATS[format_name(case, "o")], FORMATS[case.dtype]
     row_max = np.where(np.isfinite(row_max), row_max, 0.0)
-    p_rounding = output.unit_roundoff**2 / 3 * MEAN_INVERSE_SQUARE
+    p_rounding = weights.unit_roundoff**2 / 3 * MEAN_INVERSE_SQUARE
     polynomial = POLYNOMIAL_SHARE * POLYNOMIAL_RMS**2 if declares_emulation(case) else 0.0
     weight = p_rounding + polynomial + EX2_RMS**2 + _score_variance(case, row_max)
     steps = case.shape.seqlen_k / MMA_K

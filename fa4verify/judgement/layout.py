@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fa4verify.arithmetic.formats import FORMATS, Format
+from fa4verify.vocabulary import EIGHT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +71,8 @@ class Layout:
 
 def format_name(case: Case, tensor: str) -> str:
     """Return the name of the format in which a right kernel returns this tensor."""
+    if tensor == "o" and case.dtype in EIGHT_BITS:
+        return "bf16"
     return case.dtype if tensor in OF_TOKENS else "fp32"
 
 

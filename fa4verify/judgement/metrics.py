@@ -24,6 +24,7 @@ from fa4verify.judgement.exponential import Exponential
 from fa4verify.judgement.fa_rule import fa_rule
 from fa4verify.judgement.layout import Layout, given, layout, per_row_of_o
 from fa4verify.judgement.profile import Errors, Profiler
+from fa4verify.judgement.split import split
 from fa4verify.judgement.sums import Largest, Quantiles, UnitMean
 from fa4verify.vocabulary import Case, Metrics, Output, Truth
 
@@ -45,6 +46,7 @@ def measure(
     pt: Output | None = None,
     baseline: Output | None = None,
     *,
+    on_inputs: Truth | None = None,
     profiles: bool = False,
 ) -> dict[str, Metrics]:
     """Return the metrics of every tensor of the truth that the kernel gave in the right shape.
@@ -58,6 +60,8 @@ def measure(
         rule (fa_rule.py).
     baseline
         Output of the baseline kernel; with it, every tensor that it gave is also compared bit by bit (bits.py).
+    on_inputs
+        The truth of the inputs as rounded, where `truth` is that of the draws: O then gets split.py's metrics.
     profiles
         Add to each tensor where its error lies, for the figures (profile.py).
     """
@@ -67,6 +71,8 @@ def measure(
         if got is None or tuple(got.shape) != exact.shape:
             continue
         extra = fa_rule(case, output, truth, pt) if name == "o" and pt is not None else {}
+        if name == "o" and on_inputs is not None:
+            extra = extra | split(output, truth, on_inputs)
         found[name] = _measure(case, name, got, truth, extra, baseline, profiles)
     return found
 

@@ -2,10 +2,11 @@
 
 Contract: FAIL if a shape, a dtype, a class, a row without keys or a budget is wrong; else INCONCLUSIVE if a budget
 could not be evaluated, the truth is too blunt for its limit, or a feature under test was never active; else PASS. A
-kernel may return O alone, or gradients without delta: budgets on a by-product that it keeps to itself are not judged,
-and `checked` says so. The
-message of a finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same
-verdict: no order, no machine, no clock.
+case whose budgets are all on the baseline's bits asks for these alone: a class or a row that is not the truth's is then
+the baseline's too, or a budget breaks; the counts stay among the metrics. A kernel may return O alone, or gradients
+without delta: budgets on a by-product that it keeps to itself are not judged, and `checked` says so. The message of a
+finding is the report: value, limit and where it comes from, ratio, index, bits. Same arguments, same verdict: no order,
+no machine, no clock.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fa4verify.arithmetic.formats import ulp
+from fa4verify.judgement.bits import of_bits
 from fa4verify.judgement.budgets import Evaluation, evaluate
 from fa4verify.judgement.classes import in_words
-from fa4verify.judgement.diagnosis import diagnose
+from fa4verify.judgement.diagnosis import MISMATCH, diagnose
 from fa4verify.judgement.layout import EXPECTED_TENSORS, contract_breach, given, layout
-from fa4verify.vocabulary import ACTIVITY, Case, Finding, Metrics, Output, Truth, Verdict
+from fa4verify.vocabulary import ACTIVITY, EIGHT_BITS, Case, Finding, Metrics, Output, Truth, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +59,10 @@ def judge(
         )
         unsaid.append(Finding(f"nothing was judged: {why}"))
     if failed:
-        hints = [Finding(f"hint: {hint}", tensor=tensor) for tensor, hint in diagnose(case, output, truth)]
+        hints = [
+            Finding(hint if hint.startswith(MISMATCH) else f"hint: {hint}", tensor=tensor)
+            for tensor, hint in (*diagnose(case, output, truth), *_clamped(output))
+        ]
         return Verdict("FAIL", (*failed, *hints, *unsaid, *passed))
     if unsaid:
         return Verdict("INCONCLUSIVE", (*unsaid, *passed))
@@ -93,7 +98,7 @@ def _rules(case: Case, metrics: Mapping[str, Metrics], output: Output, truth: Tr
         if breach := contract_breach(case, output, truth, tensor):
             found.append(Finding(breach, tensor=tensor))
         measured = metrics.get(tensor)
-        if measured is None:
+        if measured is None or of_bits(case):
             continue
         if wrong := in_words(measured.classes):
             count = measured.values["nonfinite_mismatches"]
@@ -116,6 +121,19 @@ def _inactive(case: Case, output: Output) -> list[Finding]:
     ]
 
 
+def _clamped(output: Output) -> list[tuple[str, str]]:
+    """Return how many P were clamped, if any, and where the first one is if the kernel counts by row."""
+    count = output.activity.get("p_saturated", 0)
+    if not count:
+        return []
+    words = f"{count:.0f} P clamped: largest P {output.activity.get('max_p', 0):.6g}"
+    per_row = output.activity_per_row.get("p_saturated")
+    if per_row is not None and per_row.any():
+        worst = np.unravel_index(int(per_row.argmax()), per_row.shape)
+        words += f"; most of them, {int(per_row.max())}, in row [{', '.join(map(str, worst))}]"
+    return [("o", words)]
+
+
 def _finding(answer: Evaluation, case: Case, metrics: Mapping[str, Metrics], output: Output, truth: Truth) -> Finding:
     budget = answer.budget
     where = None
@@ -123,6 +141,8 @@ def _finding(answer: Evaluation, case: Case, metrics: Mapping[str, Metrics], out
         places = metrics[budget.tensor].where
         where = places.get(budget.metric, places.get("max_abs"))
     parts = list(_sentence(answer))
+    if answer.held is False and case.baseline in EIGHT_BITS and budget.kind == "ratio_to_baseline":
+        parts[0] = f"format ordering violated: {case.dtype} is worse than {case.baseline}; {parts[0]}"
     if answer.held is False and where is not None:
         parts.append(_at(case, budget.tensor, where, output, truth))
     parts.append(f"budget {budget.name}: {budget.provenance}")

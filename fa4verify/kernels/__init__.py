@@ -4,10 +4,9 @@ from fa4verify.kernels.audited import audit
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, NoDevice, UnknownKernel, Unsupported
 from fa4verify.kernels.registry import availability, compile_ahead, kernel, names, needs_gpu
-from fa4verify.kernels.repeated import TWINS, repeat, shuffled
+from fa4verify.kernels.repeated import repeat, shuffled, twin_of
 
 __all__ = [
-    "TWINS",
     "ContractViolation",
     "Kernel",
     "NoDevice",
@@ -22,4 +21,5 @@ __all__ = [
     "repeat",
     "run",
     "shuffled",
+    "twin_of",
 ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _FLASH_ATTENTION = ("causal", "window_size", "softcap", "learnable_sink", "softmax_scale")
+_DESCALES = ("q_descale", "k_descale", "v_descale")
 _TENSORS = ("q", "k", "v", "x", "dout", "o", "lse")
 # What a backward is given beside FlashAttention's options, where it has a parameter for it.
 _BACKWARD = ("deterministic", "seed", "dlse")
@@ -46,10 +47,10 @@ def run(case: Case, inputs: Inputs, *, seed: int | None = None, device: str | No
     Returns
     -------
     Output
-        o in the dtype of q (float32 with the option o_dtype = "fp32"), shape (batch, seqlen_q, heads, head_dim_v); lse
-        float32, (batch, heads, seqlen_q), or None. For exp2, y float32, shaped like x. For backward and repeat also
-        dq, dk, dv in the dtype of q (float32 with grad_dtype = "fp32"), delta float32 or None, and dsink float32 where
-        there is a sink. On the CPU and detached.
+        o in the dtype of q, bf16 where that has 8 bits (float32 with the option o_dtype = "fp32"), shape (batch,
+        seqlen_q, heads, head_dim_v); lse float32, (batch, heads, seqlen_q), or None. For exp2, y float32, shaped like
+        x. For backward and repeat also dq, dk, dv in the dtype of q (float32 with grad_dtype = "fp32"), delta float32
+        or None, and dsink float32 where there is a sink. On the CPU and detached.
 
     Raises
     ------
@@ -143,7 +144,7 @@ def _flash_attention_options(case: Case, inputs: Inputs) -> dict[str, Any]:
         options["softcap"] = case.softcap
     if case.learnable_sink:
         options["learnable_sink"] = inputs.tensors["learnable_sink"]
-    return options
+    return options | {name: inputs.tensors[name] for name in _DESCALES if name in inputs.tensors}
 
 
 def _check_options(
@@ -156,7 +157,9 @@ def _check_options(
     for feature in features:
         if feature not in parameters:
             raise Unsupported(f"{name} does not take {feature}")
-    known = [parameter for parameter in parameters if parameter not in (*_TENSORS, *_FLASH_ATTENTION, *_BACKWARD)]
+    known = [
+        parameter for parameter in parameters if parameter not in (*_TENSORS, *_DESCALES, *_FLASH_ATTENTION, *_BACKWARD)
+    ]
     for option in own:
         if option not in known:
             close = get_close_matches(option, known, n=1)

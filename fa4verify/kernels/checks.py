@@ -54,6 +54,7 @@ def checked_forward(case: Case, inputs: Inputs, output: Any) -> Output:
     batch, seqlen_q, heads, _ = q.shape
     # An emulation can be asked for O before its rounding; whoever asks is told so by the case's id.
     dtype = torch.float32 if case.options.get("o_dtype") == "fp32" else q.dtype
+    dtype = torch.bfloat16 if dtype.itemsize == 1 else dtype
     o = _tensor("o", whole.o, (batch, seqlen_q, heads, v.shape[-1]), dtype)
     lse = whole.lse
     if lse is not None:

@@ -17,8 +17,8 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def forward(*, descales: tuple[Any, Any, Any] | None = None, num_splits: int = 1, **options: Any) -> dict[str, Any]:
-    """Return the keywords of a forward that also gives LSE; `descales` are those of q, k and v in FP8."""
+def forward(*, num_splits: int = 1, **options: Any) -> dict[str, Any]:
+    """Return the keywords of a forward that also gives LSE."""
     pack_gqa = options.pop("pack_gqa", None)
     return {
         **_attention(options),
@@ -26,7 +26,6 @@ def forward(*, descales: tuple[Any, Any, Any] | None = None, num_splits: int = 1
         "pack_gqa": pack_gqa,
         "return_lse": True,
         **given(**options),
-        **dict(zip(("q_descale", "k_descale", "v_descale"), descales or (), strict=False)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Lane operations that run lane by lane: MUFU, rounding to 16 bits, directed rounding, flushing, division.
+"""Lane operations that run lane by lane: MUFU, rounding to 16 and 8 bits, directed rounding, flushing, division.
 
 Contract: `ENTRIES` lists (names, results, operands), family after family: approximations, other sums and products in
 fp32, codes of 16 bits, integers. A family's function runs the operation of an index on all 32 lanes and then writes
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from fa4verify.arithmetic.bits import bits_of
 from fa4verify.arithmetic.fma import add_ftz, add_rm, add_rm_ftz, fma_ftz, mul_ftz
-from fa4verify.arithmetic.formats import round_bf16, round_fp16
+from fa4verify.arithmetic.formats import code_e4m3, code_e5m2, round_bf16, round_fp16
 from fa4verify.arithmetic.mufu import ex2, lg2, rcp
 from fa4verify.arithmetic.mufu_tanh import tanh
 from fa4verify.ptx.calls import by_address
@@ -57,6 +57,8 @@ ENTRIES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = 
     (("cvt.rn.bf16x2.f32",), ("bf16x2",), _F * 2),
     (("cvt.rn.f16.f32",), ("f16",), _F),
     (("cvt.rn.f16x2.f32",), ("f16x2",), _F * 2),
+    (("cvt.rn.satfinite.e4m3x2.f32",), ("b16",), _F * 2),
+    (("cvt.rn.satfinite.e5m2x2.f32",), ("b16",), _F * 2),
     (("prmt.b32",), _U, _U * 3),
     (("dp2a.lo.u32.s32",), _U, _U * 3),
     (("div.u32",), _U, _U * 2),
@@ -75,8 +77,8 @@ ENTRIES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = 
 )
 _INDEX = {name: i for i, (names, _, _) in enumerate(ENTRIES) for name in names}
 (_EX2, _EX2_KEEP, _RCP, _LG2, _ADD_RM_X2, _TANH, _ADD_RM, _ADD_RM_FTZ, _ADD_FTZ, _SUB_FTZ, _MUL_FTZ, _FMA_FTZ, _BF16,
- _BF16X2, _F16, _F16X2, _PRMT, _DP2A, _DIV_U32, _REM_U32, _DIV_S32, _REM_S32, _DIV_U64, _REM_U64, _DIV_S64, _REM_S64,
- _DIV_U16, _REM_U16, _MUL_HI_U64, _MUL_HI_S64, _LOP3) = range(len(ENTRIES))  # fmt: skip
+ _BF16X2, _F16, _F16X2, _E4M3X2, _E5M2X2, _PRMT, _DP2A, _DIV_U32, _REM_U32, _DIV_S32, _REM_S32, _DIV_U64, _REM_U64,
+ _DIV_S64, _REM_S64, _DIV_U16, _REM_U16, _MUL_HI_U64, _MUL_HI_S64, _LOP3) = range(len(ENTRIES))  # fmt: skip
 SECOND_FAMILY, THIRD_FAMILY, LAST_FAMILY = _TANH, _BF16, _PRMT
 
 _D, _A, _B, _C, _FOURTH = (8 * int(x) for x in (Column.D, Column.A, Column.B, Column.C, Column.F))
@@ -254,7 +256,7 @@ def _floats(index, a, b, c, out):  # type: ignore[no-untyped-def]
 
 @inner
 def _codes(index, a, b, out):  # type: ignore[no-untyped-def]
-    """Conversions to 16 bits; the first operand of a pair goes to the upper half."""
+    """Conversions to 16 and, in pairs, to 8 bits; the first operand of a pair goes to the upper half."""
     x, y, words = view_f32(a, LANES), view_f32(b, LANES), view_u32(out, LANES)
     if index == _BF16:
         for i in range(LANES):
@@ -266,10 +268,18 @@ def _codes(index, a, b, out):  # type: ignore[no-untyped-def]
     elif index == _F16:
         for i in range(LANES):
             words[i] = fp16_code(x[i])
-    else:
+    elif index == _F16X2:
         for i in range(LANES):
             high, low = fp16_code(x[i]), fp16_code(y[i])
             words[i] = np.uint32((high << np.uint32(16)) | low)
+    elif index == _E4M3X2:
+        for i in range(LANES):
+            high, low = code_e4m3(x[i]), code_e4m3(y[i])
+            words[i] = np.uint32((high << np.uint32(8)) | low)
+    else:
+        for i in range(LANES):
+            high, low = code_e5m2(x[i]), code_e5m2(y[i])
+            words[i] = np.uint32((high << np.uint32(8)) | low)
 
 
 @inner

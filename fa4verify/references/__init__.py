@@ -35,6 +35,9 @@ def solve(case: Case, inputs: Inputs, *, device: str | None = None) -> Truth:
     else:
         place, result = None, fp64.forward(problem, moments=moments)
     tensors: dict[str, np.ndarray] = {name: result.pop(name) for name in ("o", "lse")}
+    if case.truth == "draws":  # products of two of them do not fit 53 bits
+        provenance = {"reference": "float64 in blocks, of the draws before any rounding", "radius": "not certified"}
+        return Truth(tensors=tensors, moments=result, provenance=provenance)
     certificate = ball.certify(problem, tensors, seed=case.id)
     return Truth(
         tensors=tensors,

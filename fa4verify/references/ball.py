@@ -3,7 +3,8 @@
 Contract: the returned radius is an upper bound of |fp64 - exact| over every element of the sampled rows: distance to
 the ball's midpoint plus the ball's radius. It says nothing about rows that were not sampled.
 
-Exact without balls: products of two stored numbers fit 53 bits (8 + 8 for bf16, 11 + 11 for fp16, 24 + 24 for fp32),
+Exact without balls: products of two stored numbers fit 53 bits (8 + 8 for bf16, 11 + 11 for fp16, 24 + 24 for fp32,
+and for an 8-bit code times a descale of 20 bits),
 and `exact_sums` adds them without rounding; neither BLAS nor NumPy's exp is involved. In balls of 128 bits: scale,
 softcap, exponentials, their sum, logarithm, division. The product with V is exact again: each exponential is cut into
 parts short enough for part * v to fit 53 bits, and what is left of it (below 2^-80) becomes radius.
@@ -39,7 +40,7 @@ FEWEST, MOST = 3, 12
 ROUNDS = 2  # of extraction in exact_sums: what is left is below 2^-64 of the largest term up to 8192 keys
 TINY = 2.0**-1022
 EDGES = (64, 128, 192)  # query tiles of FA4 begin here
-SIGNIFICAND = {np.dtype(np.uint16): 8, np.dtype(np.float16): 11, np.dtype(np.float32): 24}
+SIGNIFICAND = {np.dtype(np.uint16): 8, np.dtype(np.float16): 11, np.dtype(np.float32): 24, np.dtype(np.float64): 24}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ Direction = Literal["worse", "better", "other"]
 ABSENT = "not there"
 ACTIVITY, BASELINE = "activity", "baseline "
 # Figures of the problem, of its yardstick or of what an order of adds did: no side of them is better.
-_NEITHER = frozenset({"truth_rms", "floor_rmse", "floor_max_abs", "expected_rmse", "elements", "runs", BITS}) | {
+_NEITHER = frozenset(
+    {"truth_rms", "floor_rmse", "floor_max_abs", "expected_rmse", "input_rmse", "head_spread", "elements", "runs", BITS}
+) | {
     "fa_rule_limit",
     "rate_bound",
     "distinct_shuffled",

@@ -2,13 +2,15 @@
 
 Contract: a table for each combination of `Study.tables`, a line for each value of `Study.rows`, a column for each
 combination of `Study.columns` and each of `Study.values` that some point of the table has, followed by its ratio to the
-line `Study.relative_to` where the value is a metric. A point without a record is empty; points of several cases (seeds,
-say) are their mean. Order is that in which the suite asks.
+line `Study.relative_to` where the value is a metric; behind the first value stand the published figure, the deviation
+from it and the spread over the cases of the point, where the study has published figures. A point without a record is
+empty; points of several cases (seeds, say) are their mean. Order is that in which the suite asks.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
 
 # What stands behind a number of a point that did not pass; a point without a number shows its outcome.
 MARKS = {"PASS": "", "SKIPPED": "", "FAIL": " !", "INCONCLUSIVE": " ?", "CRASHED": " !!", "TIMEOUT": " !!"}
-LEGEND = "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N."
+BEYOND = " >"
+LEGEND = (
+    "! FAIL, ? INCONCLUSIVE, - no such point; /N: ratio to the line N; > FP8 beyond the safe budget: threshold + "
+    "offset is more than log2 of the largest P."
+)
+# log2 of the largest number: what P may reach before it is clamped.
+LARGEST = {"e4m3": math.log2(448.0), "e5m2": math.log2(57344.0)}
 
 _WORST_LAST = ("PASS", "SKIPPED", "INCONCLUSIVE", "FAIL", "TIMEOUT", "CRASHED")
 
@@ -52,11 +60,11 @@ def tables(study: Study, records: Iterable[Record]) -> tuple[Table, ...]:
     columns: dict[tuple[str, ...], None] = {}
     lines: dict[str, Any] = {}  # label -> value
     for record in records:
-        title = tuple(_label(record.case, path) for path in study.tables)
-        column = tuple(_label(record.case, path) for path in study.columns)
-        label = _label(record.case, study.rows)
-        titles[title], columns[column], lines[label] = None, None, value_at(record.case, study.rows)
-        points.setdefault((title, column, label), []).append(record)
+        title = tuple(label(record.case, path) for path in study.tables)
+        column = tuple(label(record.case, path) for path in study.columns)
+        line = label(record.case, study.rows)
+        titles[title], columns[column], lines[line] = None, None, value_at(record.case, study.rows)
+        points.setdefault((title, column, line), []).append(record)
     relative = study.relative_to
     base = next((label for label, line in lines.items() if relative is not None and line == relative), None)
     return tuple(_table(study, points, title, list(columns), list(lines), base) for title in titles)
@@ -83,6 +91,8 @@ def _table(
     for column in used:
         for path in paths:
             headers.append(" ".join((*column, path)))
+            if study.published and path == study.values[0]:
+                headers.extend(("published", "deviation", "over cases"))
             headers.extend([f"/{base}"] if base is not None and _is_metric(path) else [])
     lines = []
     for label in labels:
@@ -92,6 +102,8 @@ def _table(
             for path in paths:
                 value = _mean(here, path)
                 cells.append(_cell(here, value, path))
+                if study.published and path == study.values[0]:
+                    cells.extend(_beside(study.published.get(label), value, _each(here, path), cells[-1].outcome))
                 if base is not None and _is_metric(path):
                     cells.append(Cell(digits(ratio(value, _mean(there, path)), 4), cells[-1].outcome))
         if any(cell.outcome for cell in cells):
@@ -113,7 +125,16 @@ def _occurs(points: dict[tuple[Any, ...], list[Record]], title: tuple[str, ...],
     return any(key[:2] == (title, column) for key in points)
 
 
-def _mean(records: list[Record], path: str) -> float | None:
+def _beside(published: float | None, mean: float | None, each: list[float], outcome: str) -> list[Cell]:
+    """Return the published figure, what the mean deviates from it, and the standard deviation over the cases."""
+    if published is None or mean is None:
+        return [Cell(NONE, outcome)] * 3
+    spread = statistics.stdev(each) / mean if len(each) > 1 and mean else None
+    shown = NONE if spread is None else f"{spread:.1%}"
+    return [Cell(digits(published), outcome), Cell(f"{mean / published - 1:+.1%}", outcome), Cell(shown, outcome)]
+
+
+def _each(records: list[Record], path: str) -> list[float]:
     kind, _, name = path.partition(".")
     if kind == "activity":
         values = [activity(item, name) for item in records]
@@ -122,7 +143,11 @@ def _mean(records: list[Record], path: str) -> float | None:
         values = [ratio(metric(item, kind, part), metric(item, kind, whole)) for item in records]
     else:
         values = [metric(item, kind, name) for item in records]
-    numbers = [value for value in values if value is not None]
+    return [value for value in values if value is not None]
+
+
+def _mean(records: list[Record], path: str) -> float | None:
+    numbers = _each(records, path)
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
@@ -133,14 +158,22 @@ def _cell(records: list[Record], value: float | None, path: str) -> Cell:
     if value is None:
         return Cell(NONE if outcome == "PASS" else outcome, outcome)
     show = percent if is_share(path.partition(".")[2]) else digits
-    return Cell(show(value) + MARKS[outcome], outcome)
+    beyond = BEYOND if any(_beyond(item.case) for item in records) else ""
+    return Cell(show(value) + beyond + MARKS[outcome], outcome)
+
+
+def _beyond(case: Case) -> bool:
+    """Return whether a case asks for a P that its 8-bit format does not hold: 2^(threshold + offset)."""
+    asked = [case.options.get(name, default) for name, default in (("rescale_threshold", 0.0), ("max_offset", 8.0))]
+    return case.dtype in LARGEST and sum(asked) > LARGEST[case.dtype]
 
 
 def _is_metric(path: str) -> bool:
     return not path.startswith("activity.")
 
 
-def _label(case: Case, path: str) -> str:
+def label(case: Case, path: str) -> str:
+    """Return what stands for the value at a path of a Case in a table."""
     value = value_at(case, path)
     if isinstance(value, Distribution):
         arguments = ", ".join(f"{name}={argument}" for name, argument in value.arguments.items())

@@ -266,3 +266,38 @@ def test_only_floats_are_taken():
     assert formats.round_to(np.ones((2, 3, 0)), E5M2).shape == (2, 3, 0)
     columns = np.arange(12.0).reshape(3, 4).T / 7
     assert np.array_equal(formats.round_to(columns, FP16), formats.round_to(columns.copy(), FP16))
+
+
+@njit(cache=True)
+def _codes(x, e4m3, e5m2):
+    for i in range(x.size):
+        e4m3[i] = formats.code_e4m3(x[i])
+        e5m2[i] = formats.code_e5m2(x[i])
+
+
+def _codes_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    found = np.empty(x.size, np.uint32), np.empty(x.size, np.uint32)
+    _codes(x, *found)
+    return found
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+def test_codes_of_every_number_of_16_bits_are_torchs_after_clamping(name):
+    """All fp16 and all bf16 numbers; torch has no satfinite, so that it is given the clamped number."""
+    everything = np.arange(1 << 16, dtype=np.uint16)
+    halves = everything.view(np.float16).astype(np.float32)
+    bf16s = (everything.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    x = np.concatenate([halves, bf16s])
+    got = _codes_of(x)[0 if name == "e4m3" else 1]
+    largest = np.float32(FORMATS[name].max_finite)
+    peer = torch.from_numpy(np.clip(x, -largest, largest)).to(PEERS[name][1]).view(torch.uint8).numpy()
+    peer = np.where(np.isnan(x), 0x7F, peer)
+    assert np.array_equal(got, peer)
+    assert np.array_equal(got, formats.encode(x, FORMATS[name], saturate=True))
+    # Between two codes the 16-bit numbers are dense enough to hold every midpoint; their float32 neighbours too.
+    middle = structured_points(name)[0].astype(np.float32)
+    around = np.concatenate([middle, np.nextafter(middle, np.float32(9e9)), np.nextafter(middle, np.float32(-9e9))])
+    got = _codes_of(around)[0 if name == "e4m3" else 1]
+    assert np.array_equal(got, formats.encode(around, FORMATS[name], saturate=True))
+    peer = np.clip(around, -largest, largest).astype(PEERS[name][0]).view(np.uint8)
+    assert np.array_equal(got, peer)

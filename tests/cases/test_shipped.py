@@ -6,7 +6,8 @@ import pytest
 
 from fa4verify.cases import load_suite, suites
 
-STUDIES = ("bias", "determinism", "exp2", "octave", "peers", "rescale", "stages")
+FP8 = ("fa3_table", "fp8_budget", "fp8_length")
+STUDIES = ("bias", "determinism", "exp2", *FP8, "octave", "peers", "rescale", "stages")
 ON_A_GPU = ("determinism-gpu", "fidelity")
 NAMES = tuple(sorted((*STUDIES, *ON_A_GPU, "gate", "release", "smoke"), key="{}.toml".format))  # as files are
 

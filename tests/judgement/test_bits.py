@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fa4verify.judgement import admit, judge, measure
+from fa4verify.judgement import admit, judge, measure, rounded
 from fa4verify.judgement.bits import unlike
 from fa4verify.vocabulary import BITS, OF_BITS, Output
 from tests.judgement.attention import budget, problem
@@ -63,6 +63,30 @@ def test_nothing_trivial_has_the_bits_of_a_baseline():
     assert "cannot be evaluated" in reason
     vague = budget("o", BITS, limit=float(np.prod(p.output.o.shape)))
     assert len(admit(p.with_case(budgets=(vague,)).case, p.truth, {}, p.output)) == 4
+
+
+def test_whoever_asks_for_the_bits_of_a_baseline_alone_is_not_told_its_classes():
+    """FA4 gives -inf or NaN where the truth is another class; its emulation must too, and passes."""
+    p = problem().with_case(baseline="standard", budgets=(SAME,))
+    o = p.output.o.clone()
+    o[0, 0, 0, 0] = float("nan")
+    strange = replace(p.output, o=o)
+    for baseline, outcome in ((strange, "PASS"), (p.output, "FAIL")):
+        metrics = measure(p.case, strange, p.truth, baseline=baseline)
+        assert metrics["o"].classes["finite>nan"] == 1
+        assert judge(p.case, metrics, {}, strange, p.truth).outcome == outcome
+    mixed = p.with_case(budgets=(SAME, budget("o", "rmse", limit=1e9)))
+    metrics = measure(mixed.case, strange, p.truth, baseline=strange)
+    assert judge(mixed.case, metrics, {}, strange, p.truth).outcome == "FAIL"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_the_rounded_truth_has_no_error_but_that_of_rounding(dtype):
+    p = problem(dtype)
+    o = rounded(p.case, p.truth)
+    values = measure(p.case, o, p.truth)["o"].values
+    assert (o.o.dtype, o.lse.dtype) == (p.output.o.dtype, torch.float32)
+    assert values["rmse"] == values["floor_rmse"] > 0
 
 
 @pytest.mark.parametrize(

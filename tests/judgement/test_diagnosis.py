@@ -12,6 +12,8 @@ from fa4verify.judgement.diagnosis import diagnose
 from fa4verify.vocabulary import Output
 from tests.judgement.attention import budget, problem
 
+MISMATCH = "numerator/denominator mismatch: LSE is right, but "
+
 
 def hints(p, output) -> list[str]:
     return [hint for _, hint in diagnose(p.case, output, p.truth)]
@@ -105,8 +107,7 @@ def test_clamped_numerator():
     o = p.truth.tensors["o"].copy()
     o[0, 4:9] *= 0.117
     (hint,) = hints(p, p.with_o(o))
-    assert hint.startswith("10 rows of O are a multiple of the truth (worst 0.117")
-    assert "numerator (PV) and denominator (row sum) disagree" in hint
+    assert hint.startswith(MISMATCH + "10 rows of O are a multiple of the truth (worst 0.117")
 
 
 def test_a_wrong_lse_acquits_the_denominator():
@@ -121,9 +122,28 @@ def test_a_wrong_lse_acquits_the_denominator():
 def test_one_factor_for_all_of_o(factor):
     p = problem()
     (hint,) = hints(p, p.with_o(factor * p.truth.tensors["o"]))
-    assert hint.startswith("O is ")
-    assert float(hint.split()[2]) == pytest.approx(factor, rel=1e-3)
-    assert "numerator (PV) and denominator (row sum) disagree" in hint
+    assert hint.startswith(MISMATCH + "O is ")
+    assert float(hint.removeprefix(MISMATCH).split()[2]) == pytest.approx(factor, rel=1e-3)
+
+
+def test_a_mismatch_is_a_finding_and_no_hint():
+    p = problem(v=np.ones((1, 256, 2, 16))).with_case(budgets=(budget("o", "gain_error", limit=1e-3),))
+    output = p.with_o(0.637 * p.truth.tensors["o"])
+    verdict = judge(p.case, measure(p.case, output, p.truth), {}, output, p.truth)
+    (found,) = (finding for finding in verdict.findings if finding.message.startswith(MISMATCH))
+    assert (found.tensor, found.passed) == ("o", False)
+    assert "O is 0.636719 times" in found.message
+
+
+def test_clamped_p_are_counted():
+    p = problem().with_case(budgets=(budget("o", "gain_error", limit=1e-3),))
+    wrong = p.with_o(0.5 * p.truth.tensors["o"])
+    per_row = np.zeros((1, 2, 20), np.int64)
+    per_row[0, 1, 3] = 7
+    output = replace(wrong, activity={"p_saturated": 9.0, "max_p": 4096.0}, activity_per_row={"p_saturated": per_row})
+    verdict = judge(p.case, measure(p.case, output, p.truth), {}, output, p.truth)
+    said = "hint: 9 P clamped: largest P 4096; most of them, 7, in row [0, 1, 3]"
+    assert said in [finding.message for finding in verdict.findings]
 
 
 def test_permuted_heads():
@@ -166,6 +186,6 @@ def test_large_outputs_are_thinned(monkeypatch):
     monkeypatch.setattr(diagnosis, "ELEMENTS", 320)
     p = problem()
     (hint,) = hints(p, p.with_o(0.5 * p.truth.tensors["o"]))
-    assert hint.startswith("O is 0.5")
+    assert hint.startswith(MISMATCH + "O is 0.5")
     zeros = p.with_o(round_to(0 * p.truth.tensors["o"], FORMATS["bf16"]))
     assert hints(p, zeros)[0].startswith("20 of 20 rows looked at are zero")

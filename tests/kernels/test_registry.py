@@ -72,3 +72,10 @@ def test_a_module_that_exits_on_import_leads_nowhere(tmp_path, monkeypatch, code
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(kernels.UnknownKernel, match=f"exits when imported .{told}"):
         kernels.kernel(f"exits_{len(code)}:f")
+
+
+def test_an_emulation_of_8_bits_alone_does_not_stop_compiling_ahead(monkeypatch):
+    """A worker that raised there would take every case of its suite with it."""
+    name = "standard-fp8"
+    monkeypatch.setattr(registry, "_REGISTRY", {name: registry._REGISTRY[name]})
+    registry.compile_ahead()

@@ -166,7 +166,7 @@ def test_what_the_dtype_cannot_hold_overflows_as_it_does_in_a_kernel():
 def test_blocks_of_rows_change_no_bit(monkeypatch):
     q, k, v = draw(torch.bfloat16, batch=2, seqlen_q=33, seqlen_k=40)
     whole = STANDARD.forward(q, k, v, causal=True)
-    monkeypatch.setattr("fa4verify.kernels.emulated.standard._BLOCK", 7 * 40)
+    monkeypatch.setattr("fa4verify.kernels.emulated.standard.BLOCK", 7 * 40)
     blocked = STANDARD.forward(q, k, v, causal=True)
     assert torch.equal(whole.o, blocked.o)
     assert torch.equal(whole.lse, blocked.lse)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fa4verify.kernels import Unsupported
 from fa4verify.vocabulary import Output
 
 TILE = 128
@@ -98,6 +99,8 @@ class Flash:
         softmax_scale: float | None = None,
     ) -> Output:
         """Attention of q (b, sq, h, d), k (b, sk, hk, d), v (b, sk, hk, dv)."""
+        if q.dtype not in (torch.bfloat16, torch.float16):
+            raise Unsupported(f"inputs must be float16 or bfloat16, not {q.dtype}")
         batch, seqlen_q, heads, head_dim = q.shape
         group = heads // k.shape[2]
         scale = head_dim**-0.5 if softmax_scale is None else softmax_scale

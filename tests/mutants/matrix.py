@@ -1,4 +1,4 @@
-"""Every mutant through its operation's cases of the gate: `python -m tests.mutants.matrix forward|backward [SUITE]`.
+"""Every mutant through its cases of the gate: `python -m tests.mutants.matrix forward|backward|fp8 [SUITE]`.
 
 Rewrites its own section of docs/mutants.md; about ten minutes for the forward, five for the backward. A case is drawn,
 solved and measured against once, for all mutants. Prints which cases fail each mutant, cheapest first, and which
@@ -18,9 +18,10 @@ import msgspec
 
 from fa4verify import cases, flow, judgement, kernels, references
 from fa4verify.reports.measures import fa_rule
-from fa4verify.vocabulary import Finding, Record, Verdict
+from fa4verify.vocabulary import EIGHT_BITS, Finding, Record, Verdict
 
 from .catalog import ABOUT, ABOUT_BACKWARD, backward_kernel_name, kernel_name
+from .fp8 import FAULTS, fp8_kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from fa4verify.vocabulary import Case
 
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
-TITLE = {"forward": "## The forward", "backward": "## The backward"}
-OPERATIONS = {"forward": ("forward", "exp2"), "backward": ("backward", "repeat")}
+TITLE = {"forward": "## The forward", "backward": "## The backward", "fp8": "## FP8"}
+OPERATIONS = {"forward": ("forward", "exp2"), "backward": ("backward", "repeat"), "fp8": ("forward",)}
 INTRODUCTION = {
     "forward": """Each row is a forward that is wrong in one way (`tests/mutants/`), run through every case that the
 suite `gate` holds for fa4-sm100: on how many of them our budgets fail it, the cheapest case that does, and what
@@ -45,6 +46,12 @@ passes too.
 Each row is a backward that is wrong in one way behind a sound forward, run through every case with
 gradients that the suite `gate` holds for fa4-sm100 (a case that repeats runs says nothing new of a kernel whose order
 is fixed, and meets only the one whose order is not).
+
+| mutant | what is wrong | gate fails it on | cheapest such case |
+|---|---|---|---|
+""",
+    "fp8": """Each row is a forward on 8-bit codes that is wrong in one way (`tests/mutants/fp8.py`), run through every
+FP8 case of the suite `gate`, those of fa3 with scales of blocks among them.
 
 | mutant | what is wrong | gate fails it on | cheapest such case |
 |---|---|---|---|
@@ -99,13 +106,17 @@ def scores(chosen: list[Case], mutants: list[str], name_of: Callable[[str], str]
     found = {name: Score() for name in mutants}
     for number, case in enumerate(chosen, 1):
         start = time.perf_counter()
-        shared = () if case.operation == "repeat" else prepared(case)
+        shared = () if case.operation == "repeat" or case.dtype in EIGHT_BITS else prepared(case)
         cost = time.perf_counter() - start
         for name, score in found.items():
             if case.operation == "repeat":
                 if name not in ("clean", "order-random"):
                     continue
                 record = flow.verify(msgspec.structs.replace(case, kernel=name_of(name), options={}))
+                passed, rule = record.verdict.outcome == "PASS", None
+                cost = sum(record.seconds.values())
+            elif case.dtype in EIGHT_BITS:
+                record = flow.verify(msgspec.structs.replace(case, kernel=name_of(name)))
                 passed, rule = record.verdict.outcome == "PASS", None
                 cost = sum(record.seconds.values())
             else:
@@ -152,11 +163,17 @@ def rewrite(title: str, text: str) -> None:
 
 def main(which: str, suite: str = "gate") -> None:
     """Run one half of the matrix and rewrite its section of the page."""
-    about, name_of = {"forward": (ABOUT, kernel_name), "backward": (ABOUT_BACKWARD, backward_kernel_name)}[which]
+    about, name_of = {
+        "forward": (ABOUT, kernel_name),
+        "backward": (ABOUT_BACKWARD, backward_kernel_name),
+        "fp8": (FAULTS, fp8_kernel_name),
+    }[which]
     chosen = [
         case
         for case in cases.load_suite(suite).cases
-        if case.kernel == "fa4-sm100" and case.operation in OPERATIONS[which]
+        if case.kernel in ("fa4-sm100", "fa3")
+        and case.operation in OPERATIONS[which]
+        and (case.dtype in EIGHT_BITS) == (which == "fp8")
     ]
     rewrite(TITLE[which], section(which, about, scores(chosen, ["clean", *about], name_of)))
 

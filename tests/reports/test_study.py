@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from fa4verify.reports.study import Table, tables, value_at
@@ -113,3 +114,24 @@ def test_no_records_give_no_tables() -> None:
 )
 def test_dotted_paths(path: str, value: object) -> None:
     assert value_at(case("a", options={"tau": 4}), path) == value
+
+
+def test_published_figures_stand_beside_ours():
+    study = msgspec.structs.replace(STUDY, columns=(), tables=(), relative_to=None, published={"8": 2e-4})
+    (table,) = tables(study, [point(8.0, 1e-4), point(8.0, 3.2e-4, seed=1), point(0.0, 1e-4)])
+    assert table.headers[1:5] == ("o.rmse", "published", "deviation", "over cases")
+    assert texts(table)["8"][:4] == ["2.10e-4", "2.00e-4", "+5.0%", "74.1%"]
+    assert texts(table)["0"][1:4] == ["-", "-", "-"]
+
+
+def test_what_lies_beyond_the_safe_budget_of_an_8_bit_format_is_marked():
+    eight = msgspec.structs.replace(STUDY, tables=(), relative_to=None, values=("o.rmse",))
+    found = [point(tau, 0.1, dtype=dtype) for dtype in ("e4m3", "e5m2", "bf16") for tau in (0.0, 0.8, 1.0, 8.0)]
+    (table,) = tables(eight, found)
+    marked = {label: [" >" in text for text in row] for label, row in texts(table).items()}
+    assert marked == {
+        "0": [False] * 3,
+        "0.8": [False] * 3,
+        "1": [True, False, False],
+        "8": [True, True, False],
+    }

@@ -75,10 +75,18 @@ def scaled_normal(case: Case, stream: Stream, factor: float = 4.0, values: bool 
     return {name: array * (factor if values or name != "v" else 1.0) for name, array in drawn.items()}
 
 
-def sink_tokens(case: Case, stream: Stream, count: int = 4, boost: float = 8.0, sink: float | None = None) -> Arrays:
+def sink_tokens(
+    case: Case,
+    stream: Stream,
+    count: int = 4,
+    boost: float = 8.0,
+    sink: float | None = None,
+    at_end: bool = False,
+) -> Arrays:
     """First keys that attract every query and whose V is small (StreamingLLM's attention sinks).
 
-    Detects underflow of the useful keys' P relative to the sinks, which are visited last; with a learnable sink also
+    Detects underflow of the useful keys' P relative to the sinks, which are visited last, and P beyond a narrow format
+    where their maximum is not adopted; with a learnable sink also
     whether the sink takes part in the sum with the right reference.
 
     Parameters
@@ -89,15 +97,18 @@ def sink_tokens(case: Case, stream: Stream, count: int = 4, boost: float = 8.0, 
         What a sink token's score exceeds the others' by, in nats.
     sink
         Value of the learnable sink of every head, in nats (the case must have `learnable_sink`); None draws 2 N(0, 1).
+    at_end
+        The last keys instead, which are visited first.
 
     Check: the scores of sink keys exceed the others' by `boost` on average, exactly so in the control channels.
     """
     drawn = normal(case, stream)
     drawn["q"][..., :PARTS] = drawn["k"][..., :PARTS] = 0.0
     raw = np.zeros(sizes(case)["k"][:3])
-    raw[:, :count] = boost / nats_per_raw(case)
+    place = slice(raw.shape[1] - min(count, raw.shape[1]), None) if at_end else slice(count)
+    raw[:, place] = boost / nats_per_raw(case)
     add_key_scores(case, drawn, raw)
-    drawn["v"][:, :count] *= 2.0**-6
+    drawn["v"][:, place] *= 2.0**-6
     if case.learnable_sink and sink is not None:
         drawn["learnable_sink"] = np.full(case.shape.heads, sink)
     return drawn

@@ -19,9 +19,10 @@ from fa4verify.vocabulary import Case
 Array = NDArray[np.float64]
 Arrays = dict[str, Array]
 
-# Significant bits of the 16-bit formats. Structured inputs that use 8 are the same numbers in both.
-SIGNIFICAND_BITS = {"bf16": 8, "fp16": 11}
-# Channels that `parts` fills: three of 8 bits hold a float32 significand.
+# Significant bits of the formats. Structured inputs that use 8 are the same numbers in both 16-bit ones.
+SIGNIFICAND_BITS = {"bf16": 8, "fp16": 11, "e4m3": 4, "e5m2": 3}
+# Channels that `parts` fills: three of 8 bits hold a float32 significand. Three 8-bit numbers place a score to 12 or 9
+# bits only, and to a multiple of the format's smallest number; the truth reads what they really add up to.
 PARTS = 3
 # KV tile of FA4 on Blackwell, and on Hopper for head dims 64 and 128 (docs/fa4.md, tiles).
 TILE = 128

@@ -8,12 +8,16 @@ H200). Where ptxas contracts to FFMA in the backward was read in the code it mak
 Options and FA4's values: degree 3, or any `coefficients` (c0 first, float32 numbers or C hex floats) with
 range_reduction "floor" (FA4's) or "nearest" (the magic number added by add.rn); ex2_emu_freq, ex2_emu_res,
 ex2_emu_start_frg (None: the tuning of the shape) or emulated_columns ("all", "none", or a list of columns of the
-128-key tile) instead; rescale_threshold 8.0 in log2 units, 0 never skips; max_offset 0, added to every exponent of P;
-p_dtype None (that of the inputs), "bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its
-accumulator times the reciprocal sum), which shows what the rounding of O hides. An 8-bit P multiplies V in its 16-bit
-dtype on the 16-bit tensor core: that isolates the rounding of P, and is no FA4 kernel (its FP8 kernel has 8-bit Q, K
-and V as well).
-disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
+128-key tile) instead; rescale_threshold in log2 units (None: 8.0 for 16-bit inputs, 0, which never skips, for 8-bit
+ones); max_offset, added to every exponent of P (None: 0, 8 for 8-bit inputs); p_dtype None (that of the inputs),
+"bf16", "fp16", or "e4m3", "e5m2" saturating; o_dtype "fp32" leaves O unrounded (its accumulator times the reciprocal
+sum), which shows what the rounding of O hides. disable_2cta, pack_gqa and num_sms choose among FA4's own variants.
+
+8-bit inputs (e4m3, e5m2; forward only) come with q_descale, k_descale, v_descale, float32 (batch, heads_kv) or None; O
+is bf16. FA4 asserts max_offset + rescale_threshold < log2 of the largest P that the format holds; here any pair is
+taken, and what is clamped is counted (p_saturated). An 8-bit P with 16-bit inputs multiplies V on the 16-bit tensor
+core: that isolates the rounding of P, and is no FA4 kernel. accumulator_bits puts other fraction bits in place of the
+25 that an 8-bit step keeps.
 
 Fails first at emulated columns and at a maximum that rises by exactly the threshold: tests/kernels/test_fa4_sm100.py.
 Source: flash-attn-4 4.0.0b36, `flash_fwd_sm100`, `softmax.SoftmaxSm100`; for the backward `interface._flash_attn_bwd`,
@@ -32,7 +36,7 @@ from fa4verify.arithmetic.exp2 import POLY_EX2, ex2_emulation_array, float32_coe
 from fa4verify.kernels import Unsupported
 from fa4verify.kernels.emulated import backward_launch
 from fa4verify.kernels.emulated.fa4_sm90 import ALIGNMENT, FA4_VERSION
-from fa4verify.kernels.emulated.launch import Launch, attention, check
+from fa4verify.kernels.emulated.launch import DTYPES, EIGHT_BITS, Descales, Launch, attention, check
 from fa4verify.kernels.emulated.tuning_sm100 import B200_SMS, TILE_M, TILE_N, configure, emulated_columns
 from fa4verify.kernels.emulated.visibility import resolve
 from fa4verify.vocabulary import Output
@@ -66,19 +70,34 @@ class Fa4Sm100:
         ex2_emu_res: int = 4,
         ex2_emu_start_frg: int | None = None,
         emulated_columns: Columns = None,
-        rescale_threshold: float = 8.0,
-        max_offset: float = 0.0,
+        rescale_threshold: float | None = None,
+        max_offset: float | None = None,
         p_dtype: str | None = None,
         o_dtype: str | None = None,
         disable_2cta: bool = False,
         pack_gqa: bool | None = None,
         num_sms: int = B200_SMS,
+        q_descale: torch.Tensor | None = None,
+        k_descale: torch.Tensor | None = None,
+        v_descale: torch.Tensor | None = None,
+        accumulator_bits: int | None = None,
     ) -> Output:
         """Return o (batch, seqlen_q, heads, head_dim_v) in the dtype of q, and lse (batch, heads, seqlen_q)."""
-        check(q, k, v, softcap, learnable_sink)
+        check(q, k, v, softcap, learnable_sink, eight_bits=True)
         batch, seqlen_q, heads, head_dim = q.shape
         heads_kv, head_dim_v = v.shape[2:]
-        _check_head_dims(head_dim, head_dim_v)
+        eight_bits = DTYPES[q.dtype] in EIGHT_BITS
+        _check_head_dims(head_dim, head_dim_v, 16 if eight_bits else ALIGNMENT)
+        if eight_bits and -(-head_dim // 16) * 16 % 32:
+            raise Unsupported(
+                f"8-bit head_dim {head_dim} does not compile on SM100: failed to partition (128,{head_dim})"
+            )
+        if eight_bits and p_dtype not in (None, DTYPES[q.dtype]):
+            raise ValueError(f"p_dtype {p_dtype!r}: with {DTYPES[q.dtype]} inputs P has their dtype")
+        if accumulator_bits is not None and not (eight_bits and 1 <= accumulator_bits <= 25):
+            raise ValueError(f"accumulator_bits {accumulator_bits}: expected 1 to 25, and 8-bit inputs")
+        descales = Descales(q_descale, k_descale, v_descale)
+        descales.check(q, k)
         for option, name, allowed in (("p_dtype", p_dtype, P_DTYPES), ("o_dtype", o_dtype, O_DTYPES)):
             if name is not None and name not in allowed:
                 raise ValueError(f"{option} {name!r}: expected one of {', '.join(allowed)}")
@@ -96,6 +115,7 @@ class Fa4Sm100:
             pack_gqa=pack_gqa,
             disable_2cta=disable_2cta,
             num_sms=num_sms,
+            eight_bits=eight_bits,
         )
         columns = _columns(
             emulated_columns,
@@ -110,14 +130,15 @@ class Fa4Sm100:
             TILE_N,
             packed=chosen.pack_gqa,
             lazy=True,
-            threshold=rescale_threshold,
-            max_offset=max_offset,
+            threshold=(0.0 if eight_bits else 8.0) if rescale_threshold is None else rescale_threshold,
+            max_offset=(8.0 if eight_bits else 0.0) if max_offset is None else max_offset,
             p_dtype=p_dtype,
             o_dtype=o_dtype,
             emulated=columns,
             coefficients=polynomial,
             nearest=_nearest(range_reduction),
             empty_loads_first=chosen.ping_pong,
+            accumulator_bits=accumulator_bits,
         )
         provenance = {
             "model": f"flash-attn-4 {FA4_VERSION} forward, sm_100a, {'2' if chosen.two_cta else '1'}-CTA",
@@ -127,6 +148,8 @@ class Fa4Sm100:
             "mufu": "H200",
             "not_bit_exact": "tensor core, MUFU and cta_group::2 not compared with a Blackwell device",
         }
+        if eight_bits:
+            provenance["accumulator_bits"] = f"{accumulator_bits or 25} (25: Khattak and Mikaitis, arXiv 2512.07004)"
         return attention(
             q,
             k,
@@ -137,6 +160,7 @@ class Fa4Sm100:
             learnable_sink=learnable_sink,
             softmax_scale=softmax_scale,
             provenance=provenance,
+            descales=descales,
         )
 
     def backward(
@@ -230,13 +254,13 @@ def backward_setup(head_dim: int, *, disable_2cta: bool = False) -> backward_lau
     return backward_launch.Setup("sm100", TILE_M, 2 * TILE_N if pair else TILE_N, sink_threads=128)
 
 
-def _check_head_dims(head_dim: int, head_dim_v: int) -> None:
+def _check_head_dims(head_dim: int, head_dim_v: int, alignment: int = ALIGNMENT) -> None:
     dims = (head_dim, head_dim_v)
     small = all(8 <= d <= 128 for d in dims)
-    if not (small or dims in ((192, 128), (256, 256))) or any(d % ALIGNMENT for d in dims):
+    if not (small or dims in ((192, 128), (256, 256))) or any(d % alignment for d in dims):
         raise Unsupported(
             f"(head_dim, head_dim_v)={dims} is not supported on SM100: both must be between 8 and 128 and divisible "
-            f"by {ALIGNMENT}, or (192, 128), or (256, 256)"
+            f"by {alignment}, or (192, 128), or (256, 256)"
         )
 
 

@@ -29,19 +29,21 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+EIGHT_BITS = ("e4m3", "e5m2")
 TORCH = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}
+BLOCK = 128  # tokens that share a scale of a block
 PER_ROW = {
     "rescales_done": online.RESCALES_DONE,
     "rescales_skipped": online.RESCALES_SKIPPED,
     "tiles_visited": online.TILES_VISITED,
     "tiles_masked": online.TILES_MASKED,
+    "p_saturated": online.SATURATED,
 }
 TOTALS = PER_ROW | {
     "emulated_exp2": online.EMULATED,
     "hardware_exp2": online.HARDWARE,
     "rows_dominant_not_one": online.NOT_ONE,
-    "p_saturated": online.SATURATED,
 }
 NO_COLUMNS: tuple[int, ...] = ()
 
@@ -52,6 +54,7 @@ class Launch:
 
     `tile_m` rows share their KV tiles (FA4's row tile, or the rows of all its stages and CTAs). `emulated` are the
     columns of a KV tile that take the polynomial with `coefficients`; `nearest` is its range reduction.
+    `accumulator_bits` replaces the fraction bits that the tensor core's 8-bit steps keep.
     """
 
     architecture: str
@@ -68,16 +71,58 @@ class Launch:
     coefficients: tuple[float, ...] = (1.0,)
     nearest: bool = False
     empty_loads_first: bool = True
+    accumulator_bits: int | None = None
+
+
+@dataclass(frozen=True)
+class Descales:
+    """What 8-bit codes are multiplied with: float32 (batch, heads_kv), or of blocks of BLOCK tokens one more axis.
+
+    Those of blocks are (batch, heads, blocks) for q, (batch, heads_kv, blocks) for k and v. None stands for ones.
+    """
+
+    q: torch.Tensor | None = None
+    k: torch.Tensor | None = None
+    v: torch.Tensor | None = None
+
+    @property
+    def of_blocks(self) -> bool:
+        """Whether they belong to blocks of tokens."""
+        return any(given is not None and given.ndim == 3 for given in (self.q, self.k, self.v))
+
+    def check(self, q: torch.Tensor, k: torch.Tensor, *, blocks: bool = False) -> None:
+        """Refuse a shape or dtype that the kernel does not take."""
+        batch, heads_kv = q.shape[0], k.shape[2]
+        for name, given in (("q", self.q), ("k", self.k), ("v", self.v)):
+            if given is None:
+                continue
+            shapes: list[tuple[int, ...]] = [(batch, heads_kv)]
+            if blocks:
+                tokens, heads = (q.shape[1], q.shape[2]) if name == "q" else (k.shape[1], heads_kv)
+                shapes.append((batch, heads, -(-tokens // BLOCK)))
+            if q.dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+                raise Unsupported(f"{name}_descale is only supported for FP8 inputs")
+            if tuple(given.shape) not in shapes or given.dtype != torch.float32:
+                expected = " or ".join(map(str, shapes))
+                raise Unsupported(f"{name}_descale must be float32 {expected}, not {given.dtype} {tuple(given.shape)}")
+        if self.of_blocks and not all(given is not None and given.ndim == 3 for given in (self.q, self.k, self.v)):
+            raise Unsupported("scales of blocks must be given for q, k and v together")
 
 
 def check(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float, learnable_sink: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softcap: float,
+    learnable_sink: torch.Tensor | None,
+    *,
+    eight_bits: bool = False,
 ) -> None:
     """Refuse what FA4 refuses whatever the architecture."""
     if not q.dtype == k.dtype == v.dtype:
         raise Unsupported(f"q, k, v must share one dtype, not {q.dtype}, {k.dtype}, {v.dtype}")
-    if q.dtype not in DTYPES:
-        raise Unsupported(f"inputs must be float16 or bfloat16, not {q.dtype}")
+    if q.dtype not in DTYPES or (DTYPES[q.dtype] in EIGHT_BITS and not eight_bits):
+        raise Unsupported(f"inputs must be float16 or bfloat16{', e4m3 or e5m2' * eight_bits}, not {q.dtype}")
     batch, _, heads, head_dim = q.shape
     expected = (batch, k.shape[1], k.shape[2])
     if tuple(k.shape) != (*expected, head_dim) or tuple(v.shape[:3]) != expected:
@@ -101,8 +146,10 @@ def attention(
     learnable_sink: torch.Tensor | None,
     softmax_scale: float | None,
     provenance: Mapping[str, str],
+    descales: Descales | None = None,
 ) -> Output:
-    """Run the loop over every batch and head; tensors as in vocabulary, already checked."""
+    """Run the loop over every batch and head; tensors as in vocabulary, already checked. O of 8-bit inputs is bf16."""
+    descales = descales or Descales()
     batch, seqlen_q, heads, head_dim = q.shape
     seqlen_k, heads_kv, head_dim_v = v.shape[1:]
     sinks = np.zeros(heads, np.float32) if learnable_sink is None else _array(learnable_sink)
@@ -114,11 +161,13 @@ def attention(
         lse[:] = sinks[:, None]
     if seqlen_k and q.numel():
         scale = np.float32(head_dim**-0.5 if softmax_scale is None else softmax_scale)
-        plan = _plan(launch, DTYPES[q.dtype], scale, softcap, learnable_sink is not None)
+        plan = _plan(launch, DTYPES[q.dtype], scale, softcap, learnable_sink is not None, descales.of_blocks)
         architecture = ARCHITECTURES[launch.architecture]
         step = architecture.step(DTYPES[q.dtype])
+        if launch.accumulator_bits is not None:
+            step = step._replace(fraction_bits=launch.accumulator_bits, output_bits=min(23, launch.accumulator_bits))
         # An 8-bit P goes to the 16-bit tensor core: its values are values of both 16-bit dtypes.
-        p_step = step if launch.p_dtype in (None, "e4m3", "e5m2") else architecture.step(launch.p_dtype)
+        p_step = step if launch.p_dtype in (None, *EIGHT_BITS) else architecture.step(launch.p_dtype)
         emulated = np.zeros(launch.tile_n, np.bool_)
         emulated[list(launch.emulated)] = True
         coefficients = np.array(launch.coefficients, np.float32)
@@ -141,6 +190,8 @@ def attention(
         for b, h in np.ndindex(batch, heads_kv):
             k_tiles = np.ascontiguousarray(_tiles(k32[b, :, h], tiles, launch.tile_n, width).transpose(0, 2, 1))
             v_tiles = _tiles(v32[b, :, h], tiles, launch.tile_n, head_dim_v)
+            own_plan = _descaled(plan, scale, descales, b, h)
+            k_scales, v_scales = (_of_tiles(given, b, h, tiles) for given in (descales.k, descales.v))
             for first in range(h * group, (h + 1) * group, packed):
                 own = slice(first, first + packed)
                 rows_q = np.zeros((padded, width), np.float32)
@@ -151,8 +202,9 @@ def attention(
                 rows_p = np.zeros(padded, np.float32)
                 online.attend(
                     rows_q, k_tiles, v_tiles, seen.first_key, seen.end_key, seen.first_tile, seen.end_tile,
-                    launch.tile_m, np.resize(sinks[own], padded), plan, step, p_step, emulated,
-                    coefficients, rows_o, rows_lse, rows_count, rows_p,
+                    launch.tile_m, np.resize(sinks[own], padded), own_plan, step, p_step, emulated, coefficients,
+                    _of_rows(descales.q, b, own, seqlen_q, padded), k_scales, v_scales,
+                    rows_o, rows_lse, rows_count, rows_p,
                 )  # fmt: skip
                 real = slice(seqlen_q * packed)
                 o[b, :, own] = rows_o.reshape(seqlen_q, packed, head_dim_v)
@@ -163,7 +215,7 @@ def attention(
     # Records hold finite numbers: an infinite P counts as the largest of fp32 (and as saturated).
     activity["max_p"] = float(min(largest_p.max(initial=0.0), np.finfo(np.float32).max))
     return Output(
-        o=torch.from_numpy(o).to(TORCH[launch.o_dtype or DTYPES[q.dtype]]),  # exact: the loop rounded
+        o=torch.from_numpy(o).to(TORCH[_o_dtype(launch, DTYPES[q.dtype])]),  # exact: the loop rounded
         lse=torch.from_numpy(lse),
         activity=activity,
         activity_per_row={name: counts[..., column] for name, column in PER_ROW.items()},
@@ -179,7 +231,46 @@ def _round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def _plan(launch: Launch, dtype: str, scale: np.float32, softcap: float, has_sink: bool) -> online.Plan:
+def _o_dtype(launch: Launch, dtype: str) -> str:
+    return launch.o_dtype or ("bf16" if dtype in EIGHT_BITS else dtype)
+
+
+def _descaled(plan: online.Plan, scale: np.float32, descales: Descales, b: int, h: int) -> online.Plan:
+    """Fold the descales of one batch and KV head into the plan, in FA4's order: (1 * q) * k, then times c or scale."""
+    if descales.of_blocks:
+        return plan
+
+    def of(given: torch.Tensor | None) -> np.float32:
+        return np.float32(1.0) if given is None else np.float32(given[b, h].item())
+
+    with np.errstate(over="ignore", under="ignore"):
+        qk = of(descales.q) * of(descales.k)
+        if plan.softcap:
+            return plan._replace(softmax_scale=np.float32(scale * qk), v_descale=of(descales.v))
+        return plan._replace(c=np.float32(plan.c * qk), v_descale=of(descales.v))
+
+
+def _of_tiles(given: torch.Tensor | None, b: int, h: int, tiles: int) -> NDArray[np.float32]:
+    """Return the scale of each KV tile; 1 for a tile beyond the keys, and where there are no blocks."""
+    found = np.ones(tiles, np.float32)
+    if given is not None and given.ndim == 3:
+        own = _array(given[b, h])[:tiles]
+        found[: len(own)] = own
+    return found
+
+
+def _of_rows(given: torch.Tensor | None, b: int, own: slice, seqlen_q: int, padded: int) -> NDArray[np.float32]:
+    """Return the scale of each packed row (query * group + head)."""
+    found = np.ones(padded, np.float32)
+    if given is not None and given.ndim == 3:
+        packed = np.repeat(_array(given[b, own]), BLOCK, axis=1)[:, :seqlen_q].T.reshape(-1)
+        found[: len(packed)] = packed
+    return found
+
+
+def _plan(
+    launch: Launch, dtype: str, scale: np.float32, softcap: float, has_sink: bool, of_blocks: bool
+) -> online.Plan:
     with np.errstate(over="ignore", under="ignore"):
         c = LOG2_E if softcap else np.float32(scale * LOG2_E)
     return online.Plan(
@@ -192,9 +283,11 @@ def _plan(launch: Launch, dtype: str, scale: np.float32, softcap: float, has_sin
         threshold=np.float32(launch.threshold),
         offset=np.float32(launch.max_offset),
         p_format=online.FORMAT_CODES[launch.p_dtype or dtype],
-        o_format=online.FORMAT_CODES[launch.o_dtype or dtype],
+        o_format=online.FORMAT_CODES[_o_dtype(launch, dtype)],
         has_sink=has_sink,
         nearest=launch.nearest,
+        v_descale=np.float32(1.0),
+        blocks=of_blocks,
     )
 
 

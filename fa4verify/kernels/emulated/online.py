@@ -53,6 +53,8 @@ class Plan(NamedTuple):
     o_format: int
     has_sink: bool
     nearest: bool  # range reduction of the polynomial; False: floor, FA4's
+    v_descale: np.float32  # multiplies the reciprocal of the row sum; 1: none
+    blocks: bool  # scales of blocks: S and O change units from KV tile to KV tile
 
 
 @numba.njit(cache=True)
@@ -96,7 +98,7 @@ def _tile_of_row(s, plan, low, high, old, peak, sums, first, emulated, coefficie
             s, plan.c, old, largest, sums, first, plan.threshold, plan.offset, emulated, coefficients, plan.nearest
         )
     else:
-        new, rescale = step_sm90(s, plan.c, old, largest, sums, first)
+        new, rescale = step_sm90(s, plan.c, old, largest, sums, first, plan.offset)
     if largest > old and old > MINUS_INF and not first:
         count[RESCALES_DONE if new == largest else RESCALES_SKIPPED] += 1
     count[TILES_VISITED] += 1
@@ -118,9 +120,24 @@ def _tile_of_row(s, plan, low, high, old, peak, sums, first, emulated, coefficie
 
 @numba.njit(cache=True)
 def _row_block(  # type: ignore[no-untyped-def]
-    q, k_tiles, v_tiles, low, high, first_tile, end_tile, sink, plan, step, p_step, emulated, coefficients, outputs
+    q,
+    k_tiles,
+    v_tiles,
+    low,
+    high,
+    first_tile,
+    end_tile,
+    sink,
+    plan,
+    step,
+    p_step,
+    emulated,
+    coefficients,
+    scales,
+    outputs,
 ):
     """One block of up to 32 rows against the KV tiles [first_tile, end_tile)."""
+    q_scales, k_scales, v_scales = scales
     o, lse, counts, largest_p = outputs
     rows = q.shape[0]
     a = prepare_a(q, step)
@@ -135,6 +152,14 @@ def _row_block(  # type: ignore[no-untyped-def]
         tile = end_tile - 1 - i if plan.descending else first_tile + i
         start = tile * plan.tile_n
         accumulate(a, k_tiles[tile], s, False, step)
+        unit = ONE  # O is held in units of the tile's scale of V
+        if plan.blocks:
+            for r in range(rows):
+                factor = q_scales[r] * k_scales[tile]
+                for j in range(plan.tile_n):
+                    s[r, j] *= factor
+            if i > 0:
+                unit = v_scales[tile + 1 if plan.descending else tile - 1] / v_scales[tile]
         below_one = False
         for r in range(rows):
             maximum[r], rescale[r], peak[r], p, p_max = _tile_of_row(
@@ -147,15 +172,20 @@ def _row_block(  # type: ignore[no-untyped-def]
                 dominant[r] = p
         if i > 0 and (below_one or not plan.sm100):
             for r in range(rows):
+                factor = rescale[r] * unit
                 for d in range(acc.shape[1]):
-                    acc[r, d] *= rescale[r]
+                    acc[r, d] *= factor
         accumulate(prepare_a(s, p_step), v_tiles[tile], acc, i > 0, step)
     one = ex2(plan.offset)
+    descale = plan.v_descale
+    if plan.blocks and end_tile > first_tile:
+        descale *= v_scales[first_tile if plan.descending else end_tile - 1]
     for r in range(o.shape[0]):
         if plan.sm100:
             scale, lse[r] = finish_sm100(maximum[r], sums[r], plan.c, plan.has_sink, sink[r], plan.offset)
         else:
-            scale, lse[r] = finish_sm90(maximum[r], sums[r], plan.c, plan.has_sink, sink[r])
+            scale, lse[r] = finish_sm90(maximum[r], sums[r], plan.c, plan.has_sink, sink[r], plan.offset)
+        scale *= descale
         for d in range(acc.shape[1]):
             o[r, d] = _round(acc[r, d] * scale, plan.o_format)
         counts[r, NOT_ONE] = dominant[r] == dominant[r] and dominant[r] != one
@@ -185,6 +215,9 @@ def attend(  # type: ignore[no-untyped-def]
     p_step,
     emulated,
     coefficients,
+    q_scales,
+    k_scales,
+    v_scales,
     o,
     lse,
     counts,
@@ -192,8 +225,9 @@ def attend(  # type: ignore[no-untyped-def]
 ):
     """All rows of one head (or packed group) against one KV head, in place of o, lse, counts and p_max.
 
-    q (rows, D), k (tiles, D, tile_n), v (tiles, tile_n, Dv): float32 values of the 16-bit dtype, contiguous. q may have
-    more rows than o: zeros that complete the last warp; low, high, sink, counts and p_max are as long as q.
+    q (rows, D), k (tiles, D, tile_n), v (tiles, tile_n, Dv): float32 values of the dtype, contiguous. q may have more
+    rows than o: zeros that complete the last warp; low, high, sink, counts and p_max are as long as q. q_scales
+    (rows,), k_scales and v_scales (tiles,): read where the plan has blocks.
     """
     k_tiles = _prepared(k, step)
     v_tiles = _prepared(v, step)
@@ -203,6 +237,6 @@ def attend(  # type: ignore[no-untyped-def]
         tile = start // tile_m
         _row_block(
             q[start:end], k_tiles, v_tiles, low[start:end], high[start:end], first_tile[tile], end_tile[tile],
-            sink[start:end], plan, step, p_step, emulated, coefficients,
+            sink[start:end], plan, step, p_step, emulated, coefficients, (q_scales[start:end], k_scales, v_scales),
             (o[start:end], lse[start:end], counts[start:end], p_max[start:end]),
         )  # fmt: skip

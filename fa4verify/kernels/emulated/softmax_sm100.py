@@ -3,8 +3,10 @@
 Contract: S of one KV tile becomes P in place (fp32, before its conversion); the row's reference maximum and its sum
 go forward. One thread owns the row.
     a = FMUL(old - new, c);  a >= -threshold keeps the old maximum and the factor 1 (inclusive; 0 disables it),
-    x = FFMA(S, c, FADD(max_offset, -FMUL(max, c))),  P = poly(x) on emulated columns, EX2(x) on the others,
+    x = FFMA(S, c, FFMA(-max, c, max_offset)),  P = poly(x) on emulated columns, EX2(x) on the others,
     element i is added to partial i mod 8; FMUL(sum, factor) comes first, into partial 0.
+FA4's Python subtracts the rounded product from max_offset; ptxas makes one FFMA of it. With the offset 0 of 16-bit
+inputs both are the same number.
 
 A NaN score becomes P = 0 on an emulated column (the polynomial clamps at -127 with a max that drops NaN) and NaN on
 the others. With a negative scale the threshold test never fails, and masked keys no longer vanish: as in FA4.
@@ -42,7 +44,7 @@ def step_sm100(  # type: ignore[no-untyped-def]
             largest = old
             reference = old
             rescale = ONE
-    bias = offset - reference * c
+    bias = fma(-reference, c, offset)
     for j in range(s.shape[0]):
         x = fma(s[j], c, bias)
         if not emulated[j]:

@@ -5,6 +5,8 @@ sums (one for each thread of a quad) go forward. Always rescales. FA4's Python a
 subtraction where ptxas emits one FFMA; what is here is the machine code:
     P = EX2(FFMA(S, c, -FMUL(max, c))),  rescale = EX2(FMUL(FADD(old, -max), c)),
     first addend of a later tile FFMA(sum, rescale, P[0]).
+`offset` (0 in FA4; FlashAttention-3 scales an 8-bit P by 2^offset) is added to the exponent of every P, so to the sum's
+too, and leaves LSE; the bias is then FFMA(-max, c, offset), which for 0 is the product above.
 Thread t of a quad adds columns 8i + 2t and 8i + 2t + 1, ascending; the four sums meet at the end, xor 1, then xor 2.
 
 A NaN score is dropped from the maximum (`max.f32`), not from the sum; a row whose sum is NaN or 0 keeps O as it is
@@ -41,13 +43,13 @@ def row_maximum(scores, start):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def step_sm90(s, c, old, largest, sums, first):  # type: ignore[no-untyped-def]
+def step_sm90(s, c, old, largest, sums, first, offset):  # type: ignore[no-untyped-def]
     """Turn one row's scores into P; return the new maximum and the factor that rescales O.
 
     `old` is the maximum before this tile, `largest` the one including it.
     """
     reference = ZERO if largest == MINUS_INF else largest
-    bias = -(reference * c)
+    bias = fma(-reference, c, offset)
     for j in range(s.shape[0]):
         s[j] = ex2(fma(s[j], c, bias))
     rescale = ONE if first else ex2((old - reference) * c)
@@ -62,7 +64,7 @@ def step_sm90(s, c, old, largest, sums, first):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def finish_sm90(largest, sums, c, has_sink, sink):  # type: ignore[no-untyped-def]
+def finish_sm90(largest, sums, c, has_sink, sink, offset):  # type: ignore[no-untyped-def]
     """Return the factor that normalises O, and LSE."""
     total = (sums[0] + sums[1]) + (sums[2] + sums[3])
     scaled = largest * c
@@ -70,8 +72,9 @@ def finish_sm90(largest, sums, c, has_sink, sink):  # type: ignore[no-untyped-de
         sink *= LOG2_E  # rounded once for both uses, so ptxas cannot contract it (SM100: it does)
         if largest == MINUS_INF:
             scaled = sink
-        total += ex2(sink - scaled)
+        total += ex2((sink - scaled) + offset)
     if total == ZERO or total != total:
         return rcp(ONE), MINUS_INF
-    exponent = scaled + lg2(total) if has_sink else fma(largest, c, lg2(total))
+    log2_sum = lg2(total) - offset
+    exponent = scaled + log2_sum if has_sink else fma(largest, c, log2_sum)
     return rcp(total), exponent * LN_2

@@ -28,13 +28,14 @@ import torch
 
 from fa4verify.arithmetic.formats import FORMATS, Format, round_to
 from fa4verify.kernels.emulated.visibility import resolve
+from fa4verify.kernels.interface import Unsupported
 from fa4verify.vocabulary import Output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FORMAT = {torch.bfloat16: FORMATS["bf16"], torch.float16: FORMATS["fp16"]}
-_BLOCK = 2**21  # scores in a block of rows: 16 MiB in float64
+BLOCK = 2**21  # scores in a block of rows: 16 MiB in float64
 
 
 class Standard:
@@ -56,6 +57,8 @@ class Standard:
         reorder_ops: bool = False,
     ) -> Output:
         """Return o (batch, seqlen_q, heads, head_dim_v) and lse (batch, heads, seqlen_q)."""
+        if q.dtype not in _FORMAT:
+            raise Unsupported(f"inputs must be float16 or bfloat16, not {q.dtype}; standard-fp8 takes 8 bits")
         fmt = _FORMAT[q.dtype]
         batch, seqlen_q, heads, head_dim = q.shape
         seqlen_k, heads_kv = k.shape[1:3]
@@ -63,20 +66,20 @@ class Standard:
         queries, keys, values = (tensor.double().numpy() for tensor in (q, k, v))
         if reorder_ops:
             keys, scale = round_to(keys * scale, fmt), 1.0
-        first, end = _visible(seqlen_q, seqlen_k, causal, window_size)
+        first, end = visible(seqlen_q, seqlen_k, causal, window_size)
         sinks = np.full(heads, -np.inf) if learnable_sink is None else learnable_sink.double().numpy()
         o = np.empty((batch, seqlen_q, heads, v.shape[-1]))
         lse = np.empty((batch, heads, seqlen_q))
-        step = max(1, _BLOCK // max(1, seqlen_k))
+        step = max(1, BLOCK // max(1, seqlen_k))
         for b, h, row in np.ndindex(batch, heads, -(-seqlen_q // step)):
             rows, group = slice(row * step, (row + 1) * step), h // (heads // heads_kv)
-            t = _scores(queries[b, rows, h], keys[b, :, group], scale, softcap, fmt)
-            p, lse[b, h, rows] = _softmax(t, first[rows], end[rows], float(sinks[h]))
+            t = scores(queries[b, rows, h] @ keys[b, :, group].T, scale, softcap, fmt)
+            p, lse[b, h, rows] = softmax(t, first[rows], end[rows], float(sinks[h]))
             o[b, rows, h] = round_to(round_to(p, fmt) @ values[b, :, group], fmt)
         return Output(o=torch.from_numpy(o).to(q.dtype), lse=torch.from_numpy(lse).float())
 
 
-def _visible(
+def visible(
     seqlen_q: int, seqlen_k: int, causal: bool, window_size: tuple[int | None, int | None]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for each row the first key that it sees, and one past the last."""
@@ -87,11 +90,9 @@ def _visible(
     return first.clip(0, seqlen_k), end.clip(0, seqlen_k)
 
 
-def _scores(
-    q: NDArray[np.float64], k: NDArray[np.float64], scale: float, softcap: float, fmt: Format
-) -> NDArray[np.float64]:
-    """Return T of the module's docstring, (rows, seqlen_k)."""
-    t = round_to(q @ k.T, fmt)
+def scores(s: NDArray[np.float64], scale: float, softcap: float, fmt: Format) -> NDArray[np.float64]:
+    """Return T of the module's docstring, (rows, seqlen_k), from unrounded S."""
+    t = round_to(s, fmt)
     if scale != 1.0:
         t = round_to(t * scale, fmt)
     if softcap:
@@ -101,7 +102,7 @@ def _scores(
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _softmax(
+def softmax(
     t: NDArray[np.float64], first: NDArray[np.int64], end: NDArray[np.int64], sink: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Turn T into e / l in place, 0 where a row does not see the key; return it with the LSE."""

@@ -1,6 +1,6 @@
 """What FA4 chooses for a shape on Blackwell: CTAs, stages, row packing and the columns that take the polynomial.
 
-Contract: the same choice as FA4's host code for dense 16-bit inputs without split or paging. The choice depends on
+Contract: the same choice as FA4's host code for dense inputs without split or paging. The choice depends on
 query length, grouping and mask, so the same row may have other emulated columns in another batch.
 
 Fails first at the edges of the 2-CTA rule (256 packed rows; hd 256: the number of SMs): tests/kernels/
@@ -27,6 +27,8 @@ TUNED = {
     (True, False, 256): (14, 0),
     (True, True, 256): (14, 0),
 }
+# The same for 8-bit inputs of padded head dim 96 and more, where FA4 has another choice.
+TUNED_8_BITS = {(True, False, 128): (10, 1), (False, True, 128): (8, 1)}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def configure(
     pack_gqa: bool | None = None,
     disable_2cta: bool = False,
     num_sms: int = B200_SMS,
+    eight_bits: bool = False,
 ) -> Configuration:
     """FA4's choice; `modified` says that softcap or a sink is there, `disable_2cta` is FA_DISABLE_2CTA=1 or CUDA 12."""
     group = heads // heads_kv
@@ -78,6 +81,8 @@ def configure(
     )
     pair = suits and not disable_2cta
     freq, start = TUNED.get((pair, causal, padded), (None, 1))
+    if eight_bits and padded >= 96:
+        freq, start = TUNED_8_BITS.get((pair, causal, padded), (freq, start))
     emulates = padded <= 128 if freq is None else freq > 0
     if not emulates:
         freq = 0

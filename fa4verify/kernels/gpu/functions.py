@@ -3,12 +3,13 @@
 Contract: `evaluate(name, x)` runs the function of that name (`arithmetic.exhaust.NAMES`) on a float32 tensor on a CUDA
 device and returns a new one; `exp2` of the kernel object `exp2-gpu` is ex2.approx, or with a `degree` FA4's
 `ex2_emulation`, packed where the device has packed instructions (sm_100 and later) and `packed` asks for it.
-Compiled by the DSL, once a process and device.
+Compiled by the DSL, once a process and device, whatever the number of threads that ask.
 Fails first where the DSL changes how a kernel is compiled: tests/kernels/gpu/test_functions.py reads the PTX.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from functools import cache
 from typing import Any
@@ -26,6 +27,7 @@ INSTRUCTIONS = {
     "tanh": "tanh.approx.f32",
 }
 _BLOCK = 4096  # elements of one CTA, of either kernel
+_COMPILING = threading.Lock()  # two threads in the DSL's compiler crash it, the whole process in the worst case
 
 
 def evaluate(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -34,8 +36,10 @@ def evaluate(name: str, x: torch.Tensor) -> torch.Tensor:
     flat = x.reshape(-1)
     padded = flat if flat.numel() % _BLOCK == 0 and flat.numel() else _padded(flat)
     y = torch.empty_like(padded)
+    with _COMPILING:
+        compiled = _compiled(name, str(x.device))
     with finished(x.device):
-        _compiled(name, str(x.device))(padded, y)
+        compiled(padded, y)
     return y[: flat.numel()].reshape(x.shape)
 
 

@@ -78,7 +78,9 @@ class ShippedFa4:
         block_sparse_tensors: Any = None,
         qv: torch.Tensor | None = None,
         gather_kv_indices: torch.Tensor | None = None,
-        descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+        q_descale: torch.Tensor | None = None,
+        k_descale: torch.Tensor | None = None,
+        v_descale: torch.Tensor | None = None,
         sm_count: int | None = None,
         disable_2cta: bool = False,
         schedule: str | None = None,
@@ -86,8 +88,8 @@ class ShippedFa4:
     ) -> Output:
         """Return o in the dtype of q and lse float32; shapes as in vocabulary, or FA4's own for varlen.
 
-        descales: those of q, k and v in FP8. schedule: "fixed", "reversed", "random" or "late" (execution.py), the
-        last two drawn by schedule_seed.
+        q_descale, k_descale, v_descale: float32 (batch, heads_kv), for e4m3 and e5m2. schedule: "fixed", "reversed",
+        "random" or "late" (execution.py), the last two drawn by schedule_seed.
         """
         options = fa4_options.forward(
             causal=causal,
@@ -111,7 +113,9 @@ class ShippedFa4:
             block_sparse_tensors=block_sparse_tensors,
             qv=qv,
             gather_kv_indices=gather_kv_indices,
-            descales=descales,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
         )
         how = How(sm_count, disable_2cta, schedule, schedule_seed)
         (o, lse, *_), execution = self._call("_flash_attn_fwd", (q, k, v), options, how)

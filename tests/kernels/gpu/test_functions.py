@@ -1,6 +1,8 @@
 """The CuTe kernel around one instruction, on the PTX machine; FA4's keywords, in the installed FA4."""
 
 import inspect
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -53,3 +55,24 @@ def test_every_keyword_is_one_of_the_installed_fa4():
     backward = fa4_options.backward(**attention, deterministic=True, dlse=None, dq="q", seqused_k=None)
     assert set(backward) <= set(inspect.signature(interface._flash_attn_bwd).parameters)
     assert backward["deterministic"] is True
+
+
+def test_threads_that_ask_together_compile_one_after_the_other(monkeypatch):
+    """The DSL's compiler, entered by two threads, ends the process: seen on an H200."""
+    from fa4verify.kernels.gpu import functions
+
+    inside, most = [], []
+
+    def compiled(name, device):
+        inside.append(name)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.remove(name)
+        return lambda x, y: y.copy_(x)
+
+    monkeypatch.setattr(functions, "_compiled", compiled)
+    monkeypatch.setattr(functions, "on_cuda", lambda *_: None)
+    with ThreadPoolExecutor(4) as pool:
+        for y in pool.map(lambda _: functions.evaluate("ex2", torch.arange(5.0)), range(4)):
+            assert torch.equal(y, torch.arange(5.0))
+    assert most == [1, 1, 1, 1]

@@ -113,6 +113,12 @@ def test_an_offset_is_added_in_one_rounding():
     scale = np.broadcast_to(LN2_SCALE, s.shape)
     bias = fma_array(-largest, LN2_SCALE, np.float32(4))
     assert differing(found.exponentials, ex2_array(fma_array(s, scale, np.broadcast_to(bias, s.shape)))) == 0
+    for row in range(len(s)):
+        ours = s[row].copy()
+        none = np.zeros(32, np.bool_), np.array(POLY_EX2[3], np.float32), False
+        tau, four = np.float32(0), np.float32(4)
+        step_sm100(ours, LN2_SCALE, tau, largest[row, 0], np.zeros(4, np.float32), True, tau, four, *none)
+        assert differing(found.exponentials[row], ours) == 0
     twice = np.float32(4) - largest * LN2_SCALE
     assert np.any(twice != bias), "two roundings can be told apart"
 
@@ -127,7 +133,7 @@ def test_finalize_equals_ours(has_sink):
     sums[1, 2], sums[2] = np.nan, 0
     sinks = (generator.standard_normal(rows) * 10).astype(np.float32)
     factor, lse = micro.finalize(largest, sums, float(LN2_SCALE), sinks if has_sink else None)
-    expected = [finish_sm90(largest[i], sums[i], LN2_SCALE, has_sink, sinks[i]) for i in range(rows)]
+    expected = [finish_sm90(largest[i], sums[i], LN2_SCALE, has_sink, sinks[i], np.float32(0)) for i in range(rows)]
     assert differing(factor, np.array([f for f, _ in expected], np.float32)) == 0
     assert differing(lse, np.array([one for _, one in expected], np.float32)) == 0
 
