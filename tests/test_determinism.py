@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 import fa4verify
-from fa4verify import flow
+from fa4verify import cases, flow, judgement, kernels
+from fa4verify.cases import load_suite
+from fa4verify.judgement.repetition import order_dependent
 from fa4verify.vocabulary import Budget, Case, Distribution, Shape, Suite
 
 SAME = tuple(
@@ -186,3 +188,23 @@ def test_a_case_that_cannot_fail_is_refused():
     with pytest.raises(flow.VacuousBudget, match="no two agree would pass dq-same"):
         flow.admit(Suite("mine", "", (msgspec.structs.replace(MHA, budgets=(lax,)),)))
     flow.admit(Suite("mine", "", (MHA, FREE)))
+
+
+def _problems():
+    """Return each distinct problem of determinism-gpu; in a fast run the causal ones of head dim 64."""
+    seen, found = set(), []
+    for case in load_suite("determinism-gpu").cases:
+        problem = (case.shape, case.causal, case.window_size)
+        if problem not in seen:
+            seen.add(problem)
+            slow = case.shape.head_dim > 64 or not case.causal
+            found.append(pytest.param(case, id=case.id, marks=pytest.mark.exhaustive if slow else ()))
+    return found
+
+
+@pytest.mark.parametrize("case", _problems())
+def test_each_cell_on_a_gpu_has_power(case):
+    """A thousand equal runs of a cell whose twin cannot tell one order from another would prove nothing."""
+    twins = judgement.observe(kernels.shuffled(case, cases.draw(case)))
+    for name in order_dependent(case):
+        assert twins.tensors[name].distinct > 1, name

@@ -1,7 +1,7 @@
 """Hold what a kernel returned to the shape of an Output.
 
-Contract: types, shapes, dtypes and where the values lie; anything else than asked for is a ContractViolation, one line
-with expected and got. Values are not judged here; NaN is a value.
+Contract: types, shapes, dtypes and whether there are values; anything else than asked for is a ContractViolation, one
+line with expected and got. Values are not judged here, NaN is a value, and tensors stay where the kernel left them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def checked(case: Case, inputs: Inputs, output: Any) -> Output:
-    """Return the output with its tensors on the CPU, or raise ContractViolation."""
+    """Return the output with its tensors detached, where they are, or raise ContractViolation."""
     import torch
 
     if case.operation == "forward":
@@ -91,7 +91,13 @@ def _tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) 
         raise ContractViolation(f"{name}: {expected}, got {tuple(tensor.shape)} {tensor.dtype}")
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         raise ContractViolation(f"{name}: {expected} with values, got one of {tensor.layout} on {tensor.device}")
-    return tensor.detach().cpu()
+    return tensor.detach()
+
+
+def on_cpu(output: Output) -> Output:
+    """Return the output with its tensors on the CPU; this waits for the device."""
+    tensors = {name: getattr(output, name) for name in ("o", "lse", "y", "dq", "dk", "dv", "delta", "dsink")}
+    return replace(output, **{name: tensor.cpu() for name, tensor in tensors.items() if tensor is not None})
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,9 +1,10 @@
 """One case again and again, and a twin of it whose adds come in random orders.
 
-Contract: `repeat` yields what each of `case.runs` runs gave, forward and backward, and keeps none of it. Run i has seed
-i: asked for deterministic=False, an emulation adds in another order each time; any other kernel just runs again.
-`shuffled` yields SHUFFLES runs of one of our emulations with deterministic=False on the same inputs, whatever the
-kernel under test is: a case on which these agree could not have told one order from another.
+Contract: `repeat` yields what each of `case.runs` runs gave, forward and backward, where the kernel left it (the memory
+may be the same each time), and keeps none of it. Run i has seed i: asked for deterministic=False, an emulation adds in
+another order each time; any other kernel just runs again. `shuffled` yields SHUFFLES runs of one of our emulations with
+deterministic=False on the same inputs, whatever the kernel under test is: a case on which these agree could not have
+told one order from another.
 
 A kernel refuses `deterministic` by not taking it, by Unsupported, or by an error that deterministic=False does not
 raise. All three become Unsupported, with the kernel's own words.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fa4verify.kernels.call import run
+from fa4verify.kernels.call import place, run, run_placed
 from fa4verify.kernels.interface import ContractViolation, NoDevice, Unsupported
 from fa4verify.kernels.registry import kernel
 from fa4verify.kernels.user import UserKernel
@@ -48,9 +49,10 @@ def repeat(case: Case, inputs: Inputs, *, device: str | None = None) -> Iterator
 
 
 def _runs(case: Case, inputs: Inputs, device: str | None) -> Iterator[Output]:
+    there = place(case, inputs, device)
     for index in range(case.runs):
         try:
-            output = run(case, inputs, seed=index, device=device)
+            output = run_placed(case, there, seed=index)
         except (Unsupported, ContractViolation):
             raise
         except Exception as error:

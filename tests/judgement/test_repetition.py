@@ -61,6 +61,28 @@ def test_bits_are_compared_and_not_values(dtype):
     assert (seen.distinct, seen.differing[-1], seen.largest) == (2, 2, 2.0)
 
 
+def test_a_kernel_that_returns_the_same_memory_is_not_compared_with_itself():
+    memory = torch.zeros(1, 2, 2, 2, dtype=torch.bfloat16)
+
+    def runs():
+        for value in (0.0, 0.0, 1.0, 0.0):
+            memory[0, 1, 1, 1] = value
+            yield Output(dq=memory)
+
+    seen = observe(runs()).tensors["dq"]
+    assert (seen.distinct, seen.strays, seen.differing) == (2, 1, [0, 0, 1, 0])
+    assert (seen.difference.first, seen.difference.other) == (0.0, 1.0)
+
+
+def test_a_run_that_differs_in_layout_or_dtype_alone():
+    """Strides do not count; another dtype is not the same bits, whatever the values."""
+    one = torch.arange(8, dtype=torch.float32).reshape(1, 2, 2, 2)
+    turned = one.transpose(1, 2).contiguous().transpose(1, 2)
+    assert turned.stride() != one.stride()
+    assert observe([Output(dq=one), Output(dq=turned)]).tensors["dq"].distinct == 1
+    assert observe([Output(dq=turned), Output(dq=one + 1)]).tensors["dq"].differing == [0, 8]
+
+
 def test_one_bit_of_the_last_element_is_seen():
     first = torch.zeros(1, 7, 3, 5, dtype=torch.bfloat16)
     last = first.clone()

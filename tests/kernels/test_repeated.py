@@ -117,6 +117,31 @@ def test_an_error_that_only_the_flag_raises_is_a_refusal():
         next(repeat(with_kernel("broken"), INPUTS))
 
 
+class OneMemory:
+    """Returns the same memory from every run, and writes over O and LSE in its backward."""
+
+    memory = torch.zeros(1, 128, 4, 64, dtype=torch.float16)
+
+    def forward(self, q, k, v, *, causal, softmax_scale):  # noqa: ARG002
+        """Return attention without a mask."""
+        return self.memory.copy_(attention(q, k, v, softmax_scale))
+
+    def backward(self, dout, q, k, v, o, lse, *, causal, softmax_scale):  # noqa: ARG002
+        """Return zeros."""
+        o.fill_(torch.nan)
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+
+one_memory = OneMemory()
+
+
+def test_what_a_backward_writes_over_is_reported_as_the_forward_gave_it():
+    case = with_kernel("one_memory", deterministic=False)
+    for output in repeat(case, INPUTS):
+        expected = attention(*(INPUTS.tensors[name] for name in ("q", "k", "v")), 64**-0.5)
+        assert torch.equal(output.o, expected)
+
+
 def test_gradients_before_their_rounding():
     fp32 = next(repeat(with_kernel("fa4-sm90", options={"grad_dtype": "fp32"}), INPUTS))
     rounded = next(repeat(CASE, INPUTS))

@@ -48,7 +48,7 @@ def test_every_keyword_is_one_of_the_installed_fa4():
         "causal": True, "window_size": (3, None), "softcap": 1.0, "learnable_sink": None, "softmax_scale": 0.5,
     }  # fmt: skip
     forward = fa4_options.forward(**attention, num_splits=2, pack_gqa=True, tile_mn=(1, 2), out="o", lse="l",
-                                  descales=("q", "k", "v"), max_seqlen_q=None)  # fmt: skip
+                                  q_descale="q", k_descale="k", v_descale="v", max_seqlen_q=None)  # fmt: skip
     assert set(forward) <= set(inspect.signature(interface._flash_attn_fwd).parameters)
     assert (forward["window_size_left"], forward["window_size_right"], forward["k_descale"]) == (3, None, "k")
     assert "max_seqlen_q" not in forward
