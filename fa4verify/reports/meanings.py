@@ -72,6 +72,8 @@ METRICS: dict[str, str] = {
     "rmse_on_inputs": "Against the draws: the RMSE of the kernel from exact attention on the rounded inputs.",
     "head_spread": "Against the draws: standard deviation over heads of the RMSE of a head, over their mean.",
     "bits_unlike_baseline": "Elements whose bits are not those of the baseline kernel on the same inputs.",
+    "equal_to_baseline": "Share of the elements whose bits are those of the baseline kernel on the same inputs.",
+    "ulp_from_baseline": "Most steps through the numbers of the format from an element to the baseline kernel's.",
     "nonfinite_mismatches": "Elements that are NaN or infinite where they should not be, or the other way round.",
     "keyless_rows_not_zero": "Rows that see no key and are not exactly 0.",
     "elements": "Number of elements.",

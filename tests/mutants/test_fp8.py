@@ -11,7 +11,10 @@ from fa4verify.vocabulary import EIGHT_BITS
 
 from .fp8 import FAULTS, fp8_kernel_name
 
-GATE = {case.id: case for case in cases.load_suite("gate").cases if case.dtype in EIGHT_BITS}
+EMULATED = ("fa4-sm100", "fa3")
+GATE = {
+    case.id: case for case in cases.load_suite("gate").cases if case.dtype in EIGHT_BITS and case.kernel in EMULATED
+}
 OUTLIER = "fwd-fa4_sm100-e4m3-b2h4kv2q70k200d64-head-fa3_outlier-s0"
 BLOCKS = "fwd-fa3-e4m3-b1h2kv1q200k300d64-block-fa3_outlier-s0"
 ROTATED = "fwd-fa3-e4m3-b1h2kv1q200k300d64-block-incoherent-fa3_outlier-s0"

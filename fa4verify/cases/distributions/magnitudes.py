@@ -16,8 +16,8 @@ from fa4verify.vocabulary import Case
 
 # q of the base channel: splits a large raw score so that neither factor leaves the range of fp16.
 BASE = 2.0**9
-# Bits of structured values that are to be the same numbers, with exact products, in bf16 and fp16.
-BITS = min(SIGNIFICAND_BITS.values())
+# Bits of structured values that are to be the same numbers, with exact products, in both 16-bit formats.
+BITS = SIGNIFICAND_BITS["bf16"]
 
 
 def large_logits(case: Case, stream: Stream, raw: float = -2.45e5, spread: float = 12.0) -> Arrays:
