@@ -64,7 +64,9 @@ def keep(run: Run, path: Path) -> int:
 
 def lean(run: Run) -> Run:
     """Return the run without what is not compared."""
-    return Run(run.header, tuple(map(_lean, run.records)), run.notes)
+    place = {name: i for i, name in enumerate(run.header.asked)}  # workers finish in any order
+    ordered = sorted(run.records, key=lambda record: place.get(record.case.id, len(place)))
+    return Run(run.header, tuple(map(_lean, ordered)), run.notes)
 
 
 def _lean(record: Record) -> Record:

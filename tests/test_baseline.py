@@ -44,6 +44,16 @@ def test_figures_limits_and_radius_are_kept_times_and_profiles_are_not(tmp_path)
     assert (tmp_path / "kept.jsonl.xz").stat().st_size < 5000
 
 
+def test_records_are_kept_in_the_order_asked(tmp_path):
+    """Workers finish in any order, and the same gate must give the same file."""
+    names = ("a", "b", "c", "d")
+    ran = run(*map(record, names))
+    asked = msgspec.structs.replace(ran.header, asked=tuple(item.case.id for item in ran.records))
+    for order in (ran.records, ran.records[::-1]):
+        keep(type(ran)(asked, tuple(order), ran.notes), tmp_path / "kept.jsonl.xz")
+        assert [item.case.id for item in read(tmp_path / "kept.jsonl.xz").records] == list(asked.asked)
+
+
 @pytest.mark.parametrize("outcome", ["CRASHED", "TIMEOUT", "MISSING"])
 def test_a_run_that_did_not_measure_all_is_no_baseline(tmp_path, outcome):
     bad = run(record("a"), asked=("b",)) if outcome == "MISSING" else run(record("a"), record("b", outcome))
