@@ -92,6 +92,10 @@ def test_directions():
     assert signed.drifted[0].direction == "better", "nearer 0, on the other side"
     active = compared([of("a", activity={"rescales_done": 3})], [of("a", activity={"rescales_done": 4})])
     assert [figure.tensor for figure in active.drifted[0].figures] == ["activity"]
+    uncounted = compared([of("a", activity={"rescales_done": 3})], [of("a", activity={})])
+    assert [figure.metric for figure in uncounted.drifted[0].figures] == ["rescales_done"], "counted no more"
+    alone = compared([of("a")], [of("a", baseline={})])
+    assert [figure.tensor for figure in alone.drifted[0].figures] == ["baseline o"], "compared with nothing any more"
     gone = msgspec.structs.replace(of("a"), metrics={"o": Metrics({"rmse": 1e-5})})
     assert compared([of("a")], [gone]).departed, "a figure that is not measured any more"
 
