@@ -121,8 +121,8 @@ class Comparison:
 
     @property
     def departed(self) -> bool:
-        """Whether a baseline is not kept: regressed, drifted in any direction, or no case of it was run."""
-        return self.regressed or bool(self.drifted) or not self.paired
+        """Whether a baseline is not kept: regressed, drifted in any direction, or a case of it was not run."""
+        return self.regressed or bool(self.drifted) or bool(self.vanished) or not self.paired
 
 
 def compare(old: Summary, new: Summary, *, only: Collection[str] | None = None) -> Comparison:

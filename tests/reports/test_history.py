@@ -156,6 +156,12 @@ def test_of_selected_cases_the_others_have_not_vanished():
     assert not compared(old, new, only={"a"}).vanished
 
 
+def test_a_baseline_of_which_a_case_is_lost_is_not_kept():
+    found = compared([record("a"), record("b")], [record("a")])
+    assert (found.regressed, found.departed) == (False, True)
+    assert not compared([record("a"), record("b")], [record("a")], only={"a"}).departed
+
+
 def test_a_baseline_that_shares_no_case_is_not_kept():
     found = compared([record("a")], [record("b")])
     assert (found.paired, found.regressed, found.departed) == (0, False, True)
