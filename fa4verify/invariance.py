@@ -25,6 +25,7 @@ import msgspec
 import torch
 
 from fa4verify import gpus, kernels
+from fa4verify.outcome import write
 from fa4verify.plan import BadRequest
 
 if TYPE_CHECKING:
@@ -91,8 +92,7 @@ def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None
             print(_line(problem, here), flush=True)
             found += here
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write(file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
     outcomes = {finding.outcome for finding in found}
     return 1 if "differs" in outcomes else 3 if outcomes != {"equal"} else 0
 

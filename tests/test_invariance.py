@@ -155,3 +155,11 @@ def test_a_gradient_that_is_not_returned_is_no_success(monkeypatch):
     monkeypatch.setattr(kernels, "kernel", lambda _: Forgetful())
     unequal = [one for one in invariance.examine("forgetful", "cpu", PROBLEM) if one.outcome != "equal"]
     assert [(one.tensor, one.outcome) for one in unequal] == [("dq", "refused")]
+
+
+def test_findings_that_cannot_be_written_are_no_difference(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Plain())
+    monkeypatch.setattr(invariance, "PROBLEMS", (PROBLEM,))
+    (tmp_path / "taken").write_text("")
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(tmp_path / "taken" / "found.json")]) == 2
+    assert "cannot write" in capsys.readouterr().err
