@@ -51,8 +51,14 @@ def chosen(arch: Iterable[str], config: Iterable[str], *, every: bool) -> tuple[
     if unknown := [one for one in wanted if one not in TARGETS]:
         raise BadRequest(f"audit: no architecture {unknown[0]}; there are {', '.join(TARGETS)}")
     grid = configurations.every()
+    if not words and tuple(config):
+        raise BadRequest("audit: --config is empty")
     exact = [one for one in grid if one.id in words]
     if exact:
+        if strange := [word for word in words if word not in {one.id for one in exact}]:
+            raise BadRequest(f"audit: {strange[0]!r} beside an id; name ids alone, or words and patterns alone")
+        if elsewhere := [one.id for one in exact if wanted and one.arch not in wanted]:
+            raise BadRequest(f"audit: {elsewhere[0]} is not of {', '.join(wanted)}")
         return tuple(exact)
     found = tuple(
         one

@@ -330,6 +330,8 @@ def audit(
     from fa4verify.plan import BadRequest
 
     if release or table:
+        if write_contract:
+            raise BadRequest("audit: --write-contract is about the installed release, not about a --release or --table")
         from fa4verify import changelog
 
         picked = door.chosen(arch or (), config or (), every=True) if arch or config else changelog.compared()

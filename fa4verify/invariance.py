@@ -9,12 +9,14 @@ deterministic backward of one sequence are run again
 - `padding`: with keys beyond `seqused_k` (and their values) filled with 0, NaN, infinity, 1e38 (65504 in fp16).
 
 and each is compared with the sequence alone, bit by bit: "equal", "differs" with a count and the first place, or
-"refused" with the kernel's own words. A refusal is not a success: only "equal" is. Not covered: values that a mask
-hides inside the sequence (a case of nan_inf_poison asks for those), and other batch sizes than FILL.
+"refused" with the kernel's own words. A refusal is not a success: only "equal" is, and a tensor that is missing, not
+finite or the same number everywhere is none, since it would be equal whatever lay beside it. Not covered: values that
+a mask hides inside the sequence (a case of nan_inf_poison asks for those), and other batch sizes than FILL.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ import msgspec
 import torch
 
 from fa4verify import gpus, kernels
+from fa4verify.outcome import write
+from fa4verify.plan import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FILL = 3  # sequences in a batch
+TENSORS = ("o", "lse", "dq", "dk", "dv")
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
@@ -66,23 +71,43 @@ PROBLEMS = tuple(
 
 
 def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None = None) -> int:
-    """Examine every problem, print what came out; return 0 if all is equal, 1 if a bit differs, 3 if refused."""
+    """Examine every problem, print what came out; return 0 if all is equal, 1 if a bit differs, 3 if refused.
+
+    Raises
+    ------
+    BadRequest
+        There is no such kernel, it takes no varlen arguments, or no problem matches: nothing would be compared.
+    """
     found: list[Finding] = []
+    problems = [problem for problem in PROBLEMS if matching in str(problem)]
+    if not problems:
+        raise BadRequest(f"invariance: --matching {matching!r} matches none of {len(PROBLEMS)} problems")
+    _refuse_unfit(name)
     with ExitStack() as held:
         device = "cpu"
         if wanted != "cpu" and (wanted != "auto" or kernels.needs_gpu(name)):
             device = held.enter_context(gpus.claim(wanted))
-        for problem in PROBLEMS:
-            if matching not in str(problem):
-                continue
+        for problem in problems:
             here = list(examine(name, device, problem))
             print(_line(problem, here), flush=True)
             found += here
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        write(file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
     outcomes = {finding.outcome for finding in found}
     return 1 if "differs" in outcomes else 3 if outcomes != {"equal"} else 0
+
+
+def _refuse_unfit(name: str) -> None:
+    """Raise BadRequest for a kernel that a sequence cannot be packed for."""
+    try:
+        forward: Any = kernels.kernel(name).forward
+    except kernels.Unsupported:
+        return  # each problem tells, in the kernel's words
+    except kernels.UnknownKernel as error:
+        raise BadRequest(f"invariance: {error}") from error
+    taken = inspect.signature(forward).parameters
+    if not {"cu_seqlens_q", "seqused_k"} <= set(taken):
+        raise BadRequest(f"invariance: {name} takes no cu_seqlens_q and seqused_k; flash-attn-4 and fa4@... do")
 
 
 def _line(problem: Problem, found: list[Finding]) -> str:
@@ -104,12 +129,28 @@ def examine(name: str, device: str, problem: Problem) -> Iterator[Finding]:
     except kernels.Unsupported as reason:
         yield Finding("alone", problem, "all", "refused", str(reason))
         return
+    yield from _meaningless(problem, alone)
     for check, found in _variants(kernel, sequences, problem):
         if isinstance(found, str):
             yield Finding(check, problem, "all", "refused", found)
             continue
         for tensor, expected in alone.items():
-            yield _compared(check, problem, tensor, expected, found[tensor])
+            if tensor in found:
+                yield _compared(check, problem, tensor, expected, found[tensor])
+            else:
+                yield Finding(check, problem, tensor, "differs", "not returned")
+
+
+def _meaningless(problem: Problem, alone: dict[str, torch.Tensor]) -> Iterator[Finding]:
+    """Yield what the sequence alone gives that would be equal whatever lay beside it: nothing, a constant, NaN."""
+    for tensor in TENSORS:
+        x = alone.get(tensor)
+        if x is None:
+            yield Finding("alone", problem, tensor, "refused", "not returned: nothing to compare")
+        elif not bool(x.isfinite().all()):
+            yield Finding("alone", problem, tensor, "differs", "NaN or infinity, of inputs that are finite")
+        elif bool((x == x.flatten()[0]).all()):
+            yield Finding("alone", problem, tensor, "differs", f"{float(x.flatten()[0])} everywhere, of random inputs")
 
 
 def _variants(
@@ -129,7 +170,7 @@ def _variants(
         "varlen: between others",
         _tried(kernel, _packed(packed), problem, None, _offsets(lengths, victim["q"].device)),
     )
-    if "out" in kernel.forward.__kwdefaults__:
+    if "out" in inspect.signature(kernel.forward).parameters:
         yield "unwritten: outputs filled with NaN", _tried(kernel, victim, problem, 0, None, fill=True)
     for value in (0.0, torch.nan, torch.inf, 1e38 if problem.dtype == "bf16" else 65504.0):
         padded = dict(victim)
@@ -188,7 +229,8 @@ def _run(
     assert forward.lse is not None
     backward: Output = kernel.backward(dout, q, k, v, forward.o, forward.lse, deterministic=True, **layout, **grads)
     found = {"o": forward.o, "lse": forward.lse, "dq": backward.dq, "dk": backward.dk, "dv": backward.dv}
-    return {name: x.detach().cpu() for name, x in found.items() if x is not None}
+    # Copies: a kernel may hand out the same buffer every time, and a buffer equals itself.
+    return {name: x.detach().to("cpu", copy=True) for name, x in found.items() if x is not None}
 
 
 def _compared(check: str, problem: Problem, tensor: str, expected: torch.Tensor, got: torch.Tensor) -> Finding:

@@ -16,6 +16,7 @@ from fa4verify import changelog
 from fa4verify.changelog import Audited, Change, Comparison
 from fa4verify.kernels.shipped.audit import contract, releases
 from fa4verify.kernels.shipped.audit.results import stamp
+from fa4verify.outcome import write as put
 from fa4verify.plan import BadRequest
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def write(path: Path, asked: Sequence[Configuration], *, workers: int, run: bool
         if kept is None or (run and any(one.kernels for one in kept.results.values()) and not _runs(release).exists()):
             print(f"{release} ...", flush=True)
             _keep(_found(release, asked, workers, run=run))
-    path.write_text(page(known), "utf-8")
+    put(path, page(known))
     print(path)
     return 0
 

@@ -57,6 +57,24 @@ def test_the_default_is_the_covering_set_and_words_narrow_it():
         audit.chosen((), ("d127",), every=False)
 
 
+@pytest.mark.parametrize(
+    ("arch", "config", "said"),
+    [
+        ((), ("",), "empty"),
+        ((), (SM100, "bogus"), "'bogus' beside an id"),
+        (("sm_90a",), (SM100,), "is not of sm_90a"),
+    ],
+)
+def test_no_word_of_a_request_is_ignored(arch, config, said):
+    with pytest.raises(BadRequest, match=said):
+        audit.chosen(arch, config, every=False)
+
+
+def test_a_contract_is_not_written_from_another_release(capsys):
+    assert main(["audit", "--release", "4.0.0b36", "--write-contract"]) == 2
+    assert "installed release" in capsys.readouterr().err
+
+
 def test_an_agreed_release_passes(found, capsys):
     assert main(["audit"]) == 0
     assert "0 FAIL" in capsys.readouterr().out

@@ -88,3 +88,78 @@ def test_a_refusal_is_no_success(monkeypatch, tmp_path, capsys):
     assert {one["outcome"] for one in json.loads(file.read_text())} == {"equal", "refused"}
     assert main(["invariance", "plain", "--device", "cpu", "--matching", "causal=False"]) == 0
     assert main(["invariance", "flash-attn-4"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such-kernel"], "unknown kernel"),
+        (["fa4-sm90", "--device", "cpu"], "takes no cu_seqlens_q"),
+        (["sdpa-math", "--device", "cpu"], "takes no cu_seqlens_q"),
+        (["plain", "--matching", "d127"], "matches none of 12 problems"),
+    ],
+)
+def test_what_compares_nothing_is_a_mistake_in_one_line(capsys, arguments, said):
+    assert main(["invariance", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+class _Buffered(_Plain):
+    """The same tensors in every call, as a kernel with a workspace of its own returns them; padding is attended to."""
+
+    def __init__(self):
+        super().__init__("padding")
+        self._kept = {}
+
+    def _same(self, **found):
+        for name, x in found.items():
+            if x is not None:
+                kept = self._kept.setdefault((name, *x.shape), x.clone())
+                found[name] = kept.copy_(x)
+        return Output(**found)
+
+    def forward(self, *given, **options):
+        output = super().forward(*given, **options)
+        return self._same(o=output.o, lse=output.lse)
+
+
+def test_a_kernel_that_returns_one_buffer_is_not_compared_with_itself(monkeypatch):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Buffered())
+    differs = {
+        (one.check, one.tensor) for one in invariance.examine("buffered", "cpu", PROBLEM) if one.outcome == "differs"
+    }
+    assert {("padding: 0.0", "o"), ("padding: 0.0", "lse")} <= differs
+
+
+@pytest.mark.parametrize(("value", "said"), [(float("nan"), "NaN or infinity"), (0.0, "0.0 everywhere")])
+def test_a_constant_is_invariant_and_no_success(monkeypatch, value, said):
+    class Constant(_Plain):
+        def forward(self, *given, **options):
+            output = super().forward(*given, **options)
+            return Output(o=torch.full_like(output.o, value), lse=output.lse)
+
+    monkeypatch.setattr(kernels, "kernel", lambda _: Constant())
+    unequal = [one for one in invariance.examine("constant", "cpu", PROBLEM) if one.outcome != "equal"]
+    assert [(one.check, one.tensor) for one in unequal] == [("alone", "o")]
+    assert said in unequal[0].detail
+
+
+def test_a_gradient_that_is_not_returned_is_no_success(monkeypatch):
+    class Forgetful(_Plain):
+        def backward(self, *given, **options):
+            output = super().backward(*given, **options)
+            return Output(dk=output.dk, dv=output.dv)
+
+    monkeypatch.setattr(kernels, "kernel", lambda _: Forgetful())
+    unequal = [one for one in invariance.examine("forgetful", "cpu", PROBLEM) if one.outcome != "equal"]
+    assert [(one.tensor, one.outcome) for one in unequal] == [("dq", "refused")]
+
+
+def test_findings_that_cannot_be_written_are_no_difference(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Plain())
+    monkeypatch.setattr(invariance, "PROBLEMS", (PROBLEM,))
+    (tmp_path / "taken").write_text("")
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(tmp_path / "taken" / "found.json")]) == 2
+    assert "cannot write" in capsys.readouterr().err

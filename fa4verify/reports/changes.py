@@ -54,7 +54,8 @@ def headline(comparison: Comparison) -> str:
     ]
     told = [f"{count} {(one or many) if count == 1 else many}" for count, many, one in parts if count]
     cases = "case" if comparison.paired == 1 else "cases"
-    verdict = "Regressed" if comparison.regressed else "Drifted" if comparison.drifted else "No regression"
+    lost = "Cases lost" if comparison.vanished else "No regression"
+    verdict = "Regressed" if comparison.regressed else "Drifted" if comparison.drifted else lost
     return f"{verdict}: {', '.join(told) or 'nothing changed'}; {comparison.paired} {cases} in both runs."
 
 

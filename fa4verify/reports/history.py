@@ -121,8 +121,8 @@ class Comparison:
 
     @property
     def departed(self) -> bool:
-        """Whether a baseline is not kept: regressed, drifted in any direction, or no case of it was run."""
-        return self.regressed or bool(self.drifted) or not self.paired
+        """Whether a baseline is not kept: regressed, drifted in any direction, or a case of it was not run."""
+        return self.regressed or bool(self.drifted) or bool(self.vanished) or not self.paired
 
 
 def compare(old: Summary, new: Summary, *, only: Collection[str] | None = None) -> Comparison:
@@ -211,7 +211,10 @@ class _Figures:
         for tensor, old in _tensors(was).items():
             new = after.get(tensor)
             if new is None:
-                continue  # `checked` tells of a tensor that is gone
+                if was.checked.get(tensor) != "checked" or not now.checked:  # else `_unchecked` tells
+                    name, value = next(iter(old.values.items()), ("", 0.0))
+                    yield Drift(tensor, name, value, None, 0.0, "other")
+                continue
             for name, value in old.values.items():
                 if name not in new.values:
                     yield Drift(tensor, name, value, None, 0.0, "other")
@@ -223,6 +226,8 @@ class _Figures:
         for name, value in was.activity.items():
             if name in now.activity:
                 yield from self._judged(was.case, (ACTIVITY, name), value, now.activity[name], 0.0)
+            else:
+                yield Drift(ACTIVITY, name, value, None, 0.0, "other")
 
     def _judged(
         self, case: Case, figure: tuple[str, str], old: float, new: float, allowed: float | None

@@ -55,7 +55,8 @@ def render(summary: Summary, comparison: Comparison | None = None) -> str:
     departed = changes.departures(comparison) if comparison else {}
     news = [_news(row, tags.get(row.status), departed.get(row.id, ())) for row in summary.rows]
     found = [item[0] if item else None for item in news]
-    found += [] if comparison is None or comparison.paired else ["error"]
+    lost = comparison.vanished if comparison and comparison.paired else ()
+    found += ["error"] * (len(lost) + (comparison is not None and not comparison.paired))
     counts = {
         "tests": str(len(found)),
         "failures": str(found.count("failure")),
@@ -73,6 +74,10 @@ def render(summary: Summary, comparison: Comparison | None = None) -> str:
         ET.SubElement(properties, "property", _clean({"name": "baseline", "value": changes.headline(comparison)}))
     for row, told in zip(summary.rows, news, strict=True):
         _testcase(suite, row, f"fa4verify.{name}", told, departed.get(row.id, ()))
+    for change in lost:
+        facts = {"name": change.id, "classname": f"fa4verify.{name}", "time": "0.000"}
+        case = ET.SubElement(suite, "testcase", _clean(facts))
+        ET.SubElement(case, "error", {"type": "VANISHED", "message": "a case of the baseline that this run lacks"})
     if comparison and not comparison.paired:
         case = ET.SubElement(suite, "testcase", {"name": "baseline", "classname": f"fa4verify.{name}", "time": "0.000"})
         ET.SubElement(case, "error", {"type": "DRIFTED", "message": "no case of the baseline was run"})

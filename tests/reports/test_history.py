@@ -92,6 +92,10 @@ def test_directions():
     assert signed.drifted[0].direction == "better", "nearer 0, on the other side"
     active = compared([of("a", activity={"rescales_done": 3})], [of("a", activity={"rescales_done": 4})])
     assert [figure.tensor for figure in active.drifted[0].figures] == ["activity"]
+    uncounted = compared([of("a", activity={"rescales_done": 3})], [of("a", activity={})])
+    assert [figure.metric for figure in uncounted.drifted[0].figures] == ["rescales_done"], "counted no more"
+    alone = compared([of("a")], [of("a", baseline={})])
+    assert [figure.tensor for figure in alone.drifted[0].figures] == ["baseline o"], "compared with nothing any more"
     gone = msgspec.structs.replace(of("a"), metrics={"o": Metrics({"rmse": 1e-5})})
     assert compared([of("a")], [gone]).departed, "a figure that is not measured any more"
 
@@ -150,6 +154,12 @@ def test_of_selected_cases_the_others_have_not_vanished():
     old, new = [record("a"), record("b")], [record("a")]
     assert len(compared(old, new).vanished) == 1
     assert not compared(old, new, only={"a"}).vanished
+
+
+def test_a_baseline_of_which_a_case_is_lost_is_not_kept():
+    found = compared([record("a"), record("b")], [record("a")])
+    assert (found.regressed, found.departed) == (False, True)
+    assert not compared([record("a"), record("b")], [record("a")], only={"a"}).departed
 
 
 def test_a_baseline_that_shares_no_case_is_not_kept():

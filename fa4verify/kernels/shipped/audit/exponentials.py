@@ -139,26 +139,46 @@ def _read(
             clamp = origins[0].opcode, _bits(graph.constant(origins[0], bound))
             argument = origins[0].operands[1 - bound]
             lines.add(origins[0].line)
-    coefficients, steps = _horner(graph, polynomial)
+    coefficients, steps, variables = _horner(graph, polynomial)
+    if not (len(variables) == 1 and _is_remainder(graph, next(iter(variables)), rounded, side, clamped)):
+        coefficients = None
     return Emulation(clamp, magic, coefficients, tuple(sorted(lines | steps))), argument
 
 
-def _horner(graph: Graph, last: Node) -> tuple[tuple[int, ...] | None, set[int]]:
-    """Return the coefficients of a chain of fma, lowest power first, and its lines; None where it is no such chain."""
+def _is_remainder(graph: Graph, found: Node, rounded: Node, side: int | None, clamped: Value | Constant) -> bool:
+    """Whether a value is what the argument has beyond its rounding: clamped - (rounded - magic)."""
+    back = graph.only(found, 1)
+    if side is None or not (found.is_a("sub") and isinstance(back, Node) and back.is_a("sub")):
+        return False
+    same = graph.operand(found, 0) == graph.origins(clamped) and graph.only(back, 0) is rounded
+    return same and graph.constant(back, 1) == graph.constant(rounded, side)
+
+
+def _horner(graph: Graph, last: Node) -> tuple[tuple[int, ...] | None, set[int], set[Node]]:
+    """Return the coefficients of a chain of fma, lowest power first, its lines, and what it is a polynomial in.
+
+    None where it is no such chain.
+    """
     found: list[int] = []
     lines: set[int] = set()
+    variables: set[Node] = set()
     node: Node | Constant | None = last
     while isinstance(node, Node) and node.is_a("fma") and ".rn" in node.opcode:
         addend = graph.constant(node, 2)
         if addend is None:
-            return None, lines
+            return None, lines, variables
         found.append(addend.bits)
         lines.add(node.line)
         inner = [graph.only(node, side) for side in (0, 1)]
-        node = next((one for one in inner if isinstance(one, Constant) or (one is not None and one.is_a("fma"))), None)
+        at = next((at for at in (0, 1) if isinstance(one := inner[at], Constant) or (one and one.is_a("fma"))), None)
+        variable = None if at is None else inner[1 - at]
+        if at is None or not isinstance(variable, Node):
+            return None, lines, variables
+        variables.add(variable)
+        node = inner[at]
     if not isinstance(node, Constant):
-        return None, lines
-    return (*found, node.bits), lines
+        return None, lines, variables
+    return (*found, node.bits), lines, variables
 
 
 def _bits(constant: Constant | None) -> int:

@@ -240,18 +240,24 @@ def _rescale(graph: Graph, rescales: list[Exponential]) -> Facts:
                 continue
             lines.append(origin.line)
             compared = [
-                (user, literal)
+                (user, position, literal)
                 for user, position in graph.users(origin)
                 if user.is_a("setp")
                 and (literal := graph.constant(user, 1 - position)) is not None
                 and math.isfinite(number(literal.bits))
             ]
-            values += [f"{-number(literal.bits) + 0.0:.9g}" for _, literal in compared] or ["0"]
-            lines += [user.line for user, _ in compared]
+            values += [_threshold(*one) for one in compared] or ["0"]
+            lines += [user.line for user, _, _ in compared]
     return {
         "rescale_ex2": found((one.node.opcode for one in rescales), (one.node.line for one in rescales)),
         "tau": found(values, lines),
     }
+
+
+def _threshold(comparison: Node, position: int, literal: Constant) -> str:
+    """Return tau; with the comparison where it does not keep the old maximum at and above the threshold."""
+    keeps = comparison.opcode.split(".")[1] == ("ge" if position == 0 else "le")
+    return f"{-number(literal.bits) + 0.0:.9g}" + ("" if keeps else f" by {comparison.opcode}")
 
 
 def _maximum(graph: Graph, all_steps: list[Step]) -> Facts:
@@ -267,7 +273,8 @@ def _maximum(graph: Graph, all_steps: list[Step]) -> Facts:
             for one in graph.behind(bias, lambda node: node.is_a("max", "shfl") or of_floats(node))
         }
         reductions = {one for one in behind if one.opcode.startswith("tcgen05.ld.red") and _is_reduced(one)}
-        maxima = {one for one in behind if one.is_a("max") and ".s32" not in one.opcode} | reductions
+        extrema = {one for one in behind if one.is_a("max", "min") and ".s32" not in one.opcode}
+        maxima = extrema | reductions  # a minimum is no maximum: its opcode is told, and agrees with no contract
         opcodes |= {_of_maximum(one) for one in maxima}
         lines |= {one.line for one in maxima}
         statements = {one.index for one in step.sources if one is not None}

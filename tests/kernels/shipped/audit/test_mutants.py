@@ -74,6 +74,8 @@ MUTANTS = {
     "a correct reciprocal": (BLACKWELL, everywhere(r"rcp\.approx\.ftz\.f32", "rcp.rn.f32"), "rcp"),
     "lg2 without ftz": (BLACKWELL, everywhere(r"lg2\.approx\.ftz\.f32", "lg2.approx.f32"), "lg2"),
     "another ln 2": (BLACKWELL, everywhere("0f3F317218", "0f3F317219"), "ln2"),
+    "a minimum": (BLACKWELL, last(r"max\.f32 \t(%r\d+, %r\d+, %r\d+, %r\d+);", r"min.f32 \t\1;"), "max"),
+    "keeps below the threshold": (BLACKWELL, once(r"setp\.ge\.f32 (\t%p\d+, %r\d+, 0fC1)", r"setp.lt.f32 \1"), "tau"),
     "P truncated": (BLACKWELL, once(r"cvt\.rn\.bf16x2\.f32", "cvt.rz.bf16x2.f32"), "p_conversion"),
     "P wraps": (FP8, everywhere(r"cvt\.rn\.satfinite\.e4m3x2", "cvt.rn.e4m3x2"), "p_conversion"),
     "FP8 offset 4": (FP8, everywhere("0f41000000", "0f40800000"), "offset"),
@@ -103,6 +105,7 @@ MUTANTS = {
 
 TOGETHER = (
     ("another coefficient", "tau 4", "another magic", "ex2 without ftz", "NaN kept", "lg2 without ftz", "another ln 2"),
+    ("a minimum", "keeps below the threshold"),
     ("p0 below 1", "another share", "another column", "no clamp", "another order", "a correct reciprocal"),
     ("P wraps", "FP8 offset 4", "FP8 tau 4"),
     ("a semaphore", "atomics", "MUFU without ftz", "another log2 e", "dS truncated"),
@@ -139,7 +142,31 @@ def test_the_untouched_twin_passes(identity):
     assert (found.verdict, found.findings) == ("PASS", ())
 
 
+def of_the_first_polynomial(what, put):
+    """Return an edit of one operand of the first emulation; names are what its instructions say."""
+
+    def edit(ptx):
+        found = re.search(
+            r"sub\.rn\.f32x2 \t(?P<back>%rd\d+), (?P<rounded>%rd\d+), %rd\d+;\s+"
+            r"sub\.rn\.f32x2 \t(?P<rest>%rd\d+), (?P<clamped>%rd\d+), (?P=back);.*?"
+            r"fma\.rn\.f32x2 \t(?P<one>%rd\d+), (?P<top>%rd\d+), (?P=rest), %rd\d+;.*?"
+            r"fma\.rn\.f32x2 \t%rd\d+, (?P=one), (?P=rest), ",
+            ptx,
+            re.DOTALL,
+        )
+        before, after = (text.format(**found.groupdict()) for text in (what, put))
+        assert before in found[0]
+        return ptx[: found.start()] + found[0].replace(before, after) + ptx[found.end() :]
+
+    return edit
+
+
 UNREADABLE = {
+    "a remainder by addition": of_the_first_polynomial(
+        "sub.rn.f32x2 \t{rest}, {clamped}", "add.rn.f32x2 \t{rest}, {clamped}"
+    ),
+    "a polynomial in the whole argument": of_the_first_polynomial("{one}, {top}, {rest}", "{one}, {top}, {clamped}"),
+    "a squared step": of_the_first_polynomial(", {one}, {rest}, ", ", {one}, {one}, "),
     "a shift that is none": everywhere(r"x_rounded_i, 23;", "x_rounded_i, 22;"),
     "no exponential": everywhere(r"ex2\.approx\.ftz\.f32", "sqrt.approx.ftz.f32"),
     "no comparison of the maximum": everywhere(r"sub\.f32 \t(%r\d+), (%r\d+), (%r\d+);", r"rem.f32 \t\1, \2, \3;"),
