@@ -189,7 +189,7 @@ NOT_NUMBERS = OTHER_CASES % '{ kernel = "standard", distribution = { name = "sca
         ("", ["diff", "missing.jsonl", "tiny.toml"], "missing.jsonl: cannot read"),
         ("", ["run", "tiny.toml", "--baseline", "missing.jsonl"], "missing.jsonl: cannot read"),
         ("", ["list", "everything"], "suites"),
-        ("", ["frobnicate"], "Unknown command"),
+        ("", ["frobnicate"], "admit, record-device, run, list, report, diff, baseline"),
     ],
 )
 def test_a_mistake_gets_one_line_and_exit_code_2(elsewhere, capsys, extra, words, told):

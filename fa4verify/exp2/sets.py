@@ -32,7 +32,6 @@ MAX_DEGREE = 7
 _SHIPPED = re.compile(r"(?:fa4:|degree)(\d+)")
 _HEX = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?\d{1,5}f?", re.IGNORECASE)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,4})?f?", re.IGNORECASE)
-_KEYS = {"name", "coefficients", "range", "provenance"}
 _LONGEST = 200  # characters of one number; the longest exact decimal of a float32 has 112 significant digits
 
 

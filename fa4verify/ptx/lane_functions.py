@@ -75,7 +75,6 @@ ENTRIES: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = 
     (("mul.hi.s64",), ("b64",), ("b64",) * 2),
     (("lop3.b32",), _U, _U * 4),
 )
-_INDEX = {name: i for i, (names, _, _) in enumerate(ENTRIES) for name in names}
 (_EX2, _EX2_KEEP, _RCP, _LG2, _ADD_RM_X2, _TANH, _ADD_RM, _ADD_RM_FTZ, _ADD_FTZ, _SUB_FTZ, _MUL_FTZ, _FMA_FTZ, _BF16,
  _BF16X2, _F16, _F16X2, _E4M3X2, _E5M2X2, _PRMT, _DP2A, _DIV_U32, _REM_U32, _DIV_S32, _REM_S32, _DIV_U64, _REM_U64,
  _DIV_S64, _REM_S64, _DIV_U16, _REM_U16, _MUL_HI_U64, _MUL_HI_S64, _LOP3) = range(len(ENTRIES))  # fmt: skip

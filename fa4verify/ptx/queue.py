@@ -30,7 +30,7 @@ from fa4verify.ptx.state import Cta, Fault, Warp
 
 _A, _F, _IMM = int(Column.A), int(Column.F), int(Column.IMM)
 _KIND, _ROW, _WARP, _GROUP, _LANE, _STATE = (int(Pending[x]) for x in ("KIND", "ROW", "WARP", "GROUP", "LANE", "STATE"))
-_X0, _X1, _X2, _X3, _X8 = (int(Pending[x]) for x in ("X0", "X1", "X2", "X3", "X8"))
+_X0, _X1, _X2, _X8 = (int(Pending[x]) for x in ("X0", "X1", "X2", "X8"))
 _FREE, _WAITS = 0, 1
 _ZERO, _ONE = np.int64(0), np.int64(1)  # no literals: numba would compile a callee for each
 

@@ -37,7 +37,7 @@ from fa4verify.ptx.tcgen05 import tc_alloc, tc_dealloc
 NEVER = 1 << 40  # a row that no program reaches
 _ROW_BYTES = 8 * COLUMNS
 _GUARD, _IMM = 8 * int(Column.GUARD), 8 * int(Column.IMM)
-_D, _A, _B, _F = int(Column.D), int(Column.A), int(Column.B), int(Column.F)
+_D, _A, _F = int(Column.D), int(Column.A), int(Column.F)
 _IMMEDIATE = int(Column.IMM)
 _ALL = 0xFFFFFFFF
 
@@ -46,11 +46,8 @@ _FIRST_MEMORY, _LAST_MEMORY = int(Op.LOAD_PARAMETER), int(Op.ATOMIC_SHARED)
 _LOAD_GLOBAL = int(Op.LOAD_GLOBAL)
 _STORES = tuple(int(Op[x]) for x in ("STORE_GLOBAL", "STORE_SHARED", "ATOMIC_GLOBAL", "ATOMIC_SHARED"))
 _FIRST_EXCHANGE, _LAST_EXCHANGE, _SHUFFLE = int(Op.SHUFFLE), int(Op.ACTIVEMASK), int(Op.SHUFFLE)
-_ACTIVEMASK = int(Op.ACTIVEMASK)
 _FIRST_BARRIER, _LAST_BARRIER = int(Op.BAR_SYNC), int(Op.CLUSTER_WAIT)
 _TRY_WAIT, _ARRIVE_ASYNC, _BAR_WARP = int(Op.MBARRIER_TRY_WAIT), int(Op.MBARRIER_ARRIVE_ASYNC), int(Op.BAR_WARP)
-_BAR_SYNC, _BAR_ARRIVE = int(Op.BAR_SYNC), int(Op.BAR_ARRIVE)
-_CLUSTER_ARRIVE, _CLUSTER_WAIT = int(Op.CLUSTER_ARRIVE), int(Op.CLUSTER_WAIT)
 _MMA_SYNC, _LDMATRIX, _STMATRIX = int(Op.MMA_SYNC), int(Op.LDMATRIX), int(Op.STMATRIX)
 _TC_ALLOC, _TC_DEALLOC, _TC_RELINQUISH = int(Op.TC_ALLOC), int(Op.TC_DEALLOC), int(Op.TC_RELINQUISH)
 _ATOMICS = (int(Op.ATOMIC_GLOBAL), int(Op.ATOMIC_SHARED))

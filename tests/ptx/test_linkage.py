@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fa4verify import ptx
-from fa4verify.ptx import lane_functions, linkage
+from fa4verify.ptx import lane_functions, linkage, queue
 from fa4verify.ptx.knobs import CALL
 from fa4verify.ptx.lanes import FIRST_FUNCTION, LANES
 from fa4verify.ptx.operations import Op
@@ -31,6 +31,14 @@ def test_a_family_of_lane_functions_is_linked_for_exactly_its_entries():
     for index in range(len(lane_functions.ENTRIES)):
         assert [FIRST_FUNCTION + index in one for one in ranges].index(True) == _lane_family.py_func(index)
     assert sum(map(len, ranges)) == len(lane_functions.ENTRIES)
+
+
+def test_the_queue_sends_each_operation_to_the_family_that_is_linked_for_it():
+    asynchronous = linkage._COPY | linkage._BULK | linkage._TENSOR | linkage._WGMMA | linkage._TC
+    for operation in asynchronous:
+        family = queue._family.py_func(operation)
+        for first in (CALL.FILL_COPY, CALL.EFFECT_COPY):
+            assert operation in linkage._CALLS[CALL(first + family)][1], Op(operation).name
 
 
 @pytest.mark.parametrize(

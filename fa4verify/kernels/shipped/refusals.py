@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _REFUSED = (AssertionError, NotImplementedError, ValueError)
-_INTERFACE = "flash_attn.cute.interface"
 _COMPILERS = ("cutlass.base_dsl", "cutlass.cutlass_dsl")
 _MOST_CHARACTERS = 300
 
