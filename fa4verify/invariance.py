@@ -25,7 +25,7 @@ import msgspec
 import torch
 
 from fa4verify import gpus, kernels
-from fa4verify.outcome import write
+from fa4verify.outcome import writable, write
 from fa4verify.plan import BadRequest
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None
     if not problems:
         raise BadRequest(f"invariance: --matching {matching!r} matches none of {len(PROBLEMS)} problems")
     _refuse_unfit(name)
+    if file is not None:
+        writable(file)
     with ExitStack() as held:
         device = "cpu"
         if wanted != "cpu" and (wanted != "auto" or kernels.needs_gpu(name)):

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def _at_least_one(_: object, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError("must be at least 1")
+
+
+Threads = Annotated[int | None, Parameter(validator=_at_least_one)]
+
+
 def choose_tables(folder: Path | None) -> None:
     """Choose the tables of the special-function unit, before anything reads them."""
     if folder is None:
@@ -32,7 +40,7 @@ def admit(
     *functions: str,
     device: str = "cuda:0",
     tables: Path | None = None,
-    threads: int | None = None,
+    threads: Threads = None,
     json: Path | None = None,
     claimed: Annotated[str | None, Parameter(show=False)] = None,
 ) -> int:
@@ -64,7 +72,7 @@ def admit(
         return compare(place, names=functions, threads=threads or default_workers(), tables=tables, json_file=json)
 
 
-def record_device(folder: Path, /, *, device: str = "cuda:0", threads: int | None = None) -> int:
+def record_device(folder: Path, /, *, device: str = "cuda:0", threads: Threads = None) -> int:
     """Read a GPU's special-function tables off its answers and prove them on all 2^32 inputs.
 
     Parameters
