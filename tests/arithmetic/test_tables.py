@@ -58,3 +58,23 @@ def test_half_a_table_is_refused(tmp_path, damage, words):
     damage(damaged)
     with pytest.raises(ValueError, match=words):
         tables._checked(damaged, tmp_path / tables.FILE)
+
+
+def test_code_compiled_before_the_tables_changed_is_not_used(other):
+    """The checksum of the file is part of the cache's path."""
+    code = (
+        "import sys, pathlib; from fa4verify.arithmetic import tables; tables.use(pathlib.Path(sys.argv[1]));"
+        "from numba.core import config; print(config.CACHE_DIR)"
+    )
+
+    def cache():
+        command = [sys.executable, "-c", code, str(other)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    first = cache()
+    assert cache() == first
+    assert first.startswith(str(other.resolve() / "compiled"))
+    changed = json.loads((other / tables.FILE).read_text())
+    changed["rcp"][5][2] += 1
+    (other / tables.FILE).write_text(json.dumps(changed))
+    assert cache() != first
