@@ -48,7 +48,7 @@ def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
     if not all(x.size > 0 and bool(_torch(x).isfinite().all()) for x in given):
         return False
     q, k = (float(_torch(x).abs().max()) for x in (problem.q, problem.k))
-    return q * k * problem.q.shape[3] * abs(problem.scale) <= LARGEST
+    return bool(q * k * problem.q.shape[3] * abs(problem.scale) <= LARGEST)
 
 
 def forward(problem: Problem, device: str, *, moments: bool = False) -> dict[str, Array]:
