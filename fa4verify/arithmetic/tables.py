@@ -63,9 +63,14 @@ def _checked(tables: Any, path: Path) -> dict[str, Any]:
     for name, count in ROWS.items():
         rows = tables.get(name) if isinstance(tables, dict) else None
         whole = isinstance(rows, list) and len(rows) == count
-        if not whole or not all(len(row) == 3 and all(isinstance(value, int) for value in row) for row in rows or ()):
+        if not whole or not all(
+            isinstance(row, list) and len(row) == 3 and all(isinstance(value, int) for value in row)
+            for row in rows or ()
+        ):
             raise ValueError(f"{path}: {name} is not a table of {count} rows of three integers")
-    if "tanh_segment_bits" not in tables:
-        raise ValueError(f"{path}: no tanh_segment_bits")
+    bits = tables.get("tanh_segment_bits")
+    whole = isinstance(bits, list) and all(isinstance(n, int) and 0 <= n <= 6 for n in bits)
+    if not whole or sum(1 << n for n in bits) != ROWS["tanh"]:
+        raise ValueError(f"{path}: no tanh_segment_bits that make {ROWS['tanh']} segments")
     found: dict[str, Any] = tables
     return found

@@ -50,7 +50,10 @@ def test_tables_in_use_cannot_be_changed(other):
         (lambda t: t["rcp"].pop(), "rcp is not a table of 128 rows"),
         (lambda t: t["lg2"][3].pop(), "lg2 is not a table"),
         (lambda t: t["tanh"][0].__setitem__(1, 0.5), "tanh is not a table"),
+        (lambda t: t["ex2"].__setitem__(3, 7), "ex2 is not a table"),
         (lambda t: t.pop("tanh_segment_bits"), "no tanh_segment_bits"),
+        (lambda t: t["tanh_segment_bits"].__setitem__(0, 5), "no tanh_segment_bits that make 51"),
+        (lambda t: t.update(tanh_segment_bits="3"), "no tanh_segment_bits"),
     ],
 )
 def test_half_a_table_is_refused(tmp_path, damage, words):
