@@ -122,6 +122,7 @@ def claim(wanted: str, *, folder: Path | None = None) -> Iterator[str]:
             with suppress(OSError):  # another user's file, a full disk: the lock holds without a name in it
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, str(os.getpid()).encode(), 0)
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's; CUDA's own is the fastest first
             yield f"cuda:{number}"
         finally:
             os.close(lock)  # which gives it back

@@ -131,3 +131,11 @@ def test_what_hides_all_gpus_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
     with pytest.raises(gpus.NoGpu, match="CUDA_VISIBLE_DEVICES='MIG-1234'"), gpus.claim("auto", folder=tmp_path):
         pass
+
+
+def test_cuda_counts_as_nvidia_smi_does(two, tmp_path, monkeypatch):
+    """Of unlike GPUs CUDA calls the fastest 0: the lock would be another one's."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "?")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    with gpus.claim("cuda:1", folder=tmp_path):
+        assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
