@@ -93,11 +93,17 @@ def record_device(folder: Path, /, *, device: str = "cuda:0", threads: Threads =
 
 @contextmanager
 def _held(device: str, claimed: str | None) -> Iterator[str]:
-    """Hold a GPU, unless the caller does already."""
-    from fa4verify.gpus import claim
+    """Hold a GPU, unless the caller does already; NoGpu too where torch cannot use it."""
+    from fa4verify.gpus import NoGpu, claim
 
     if claimed is not None:
         yield claimed
         return
     with claim(device) as place:
+        import torch
+
+        try:
+            torch.zeros(1, device=place)
+        except Exception as error:  # a torch without CUDA, a driver too old, no memory left
+            raise NoGpu(f"device {place!r}: torch cannot use it: {' '.join(str(error).split())}") from error
         yield place

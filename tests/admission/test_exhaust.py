@@ -1,5 +1,6 @@
 """The comparison of all inputs, with the floor in the device's place, right and wrong."""
 
+import contextlib
 import json
 from importlib.resources import files
 
@@ -90,3 +91,10 @@ def test_what_cannot_be_written_is_refused_before_the_device_is_asked(monkeypatc
 def test_no_thread_compares_nothing(command, capsys):
     assert main([*command, "--threads", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["admit"], ["record-device", "folder"]])
+def test_a_device_that_torch_cannot_use_is_one_line(command, monkeypatch, capsys):
+    monkeypatch.setattr("fa4verify.gpus.claim", lambda _: contextlib.nullcontext("cuda:63"))
+    assert main(command) == 2
+    assert capsys.readouterr().err.startswith("fa4verify: device 'cuda:63': torch cannot use it")
