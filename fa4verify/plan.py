@@ -123,8 +123,8 @@ def _names(suite: Suite) -> set[str]:
     return {name for case in suite.cases for name in (case.kernel, case.baseline) if name}
 
 
-def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHeader:
-    """Return the header of a run that starts now, in this folder's checkout, on this machine."""
+def header_of(suite: Suite, kernel: str | None, *, select: str | None = None, device: str | None = None) -> RunHeader:
+    """Return the header of a run that starts now, in this folder's checkout, on this machine and `device`."""
     return RunHeader(
         date=datetime.now(UTC),
         version=__version__,
@@ -132,8 +132,10 @@ def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHead
         commit=devices.git_commit(Path.cwd()),
         machine=devices.machine_slug(),
         kernel=kernel,
+        select=select or None,
+        device=device,
         study=suite.study,
-        fingerprint=devices.fingerprint(gpus=gpu),
+        fingerprint=devices.fingerprint(gpus=(device or "").startswith("cuda")),
         asked=tuple(case.id for case in suite.cases),
     )
 

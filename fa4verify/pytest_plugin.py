@@ -106,7 +106,9 @@ class Accuracy:
                 admitted(self.suite, self.device)
             else:  # what the controlling process has claimed for all
                 self.device = self._worker["accuracy_device"]
-            header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
+            header = header_of(
+                self.suite, option("--accuracy-kernel"), select=option("--accuracy-select"), device=self.device
+            )
             if found := self._baseline_file():
                 self.baseline = Baseline(found, header)
             if option("--accuracy-record") and self._worker is None:
