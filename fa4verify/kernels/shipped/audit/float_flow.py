@@ -2,8 +2,8 @@
 
 Contract: a vertex for each float operation and for all that takes a float on (the integer steps of an emulated
 exponential, a comparison, a choice, a branch, a store), with edges to where its operands come from, copies looked
-through (values.py). A literal counts by its bits, what a load returns is `loaded` from wherever, and an integer that no
-float is part of is `index`. Equal vertices count once: one more unrolled step changes nothing.
+through (values.py). It starts from columns of tensor memory, literals by their bits, parameters, what is loaded from
+wherever, and integers that no float is part of. Equal vertices count once: one more unrolled step changes nothing.
 
 Equal digests do not mean equal results: places in memory, loops, and which thread does what are left to program.py.
 Unlike ones mean other operations, or the same in another order; which releases and why: docs/audit.md.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FLOATS = frozenset(("f16", "bf16", "f32", "f64", "tf32", "f16x2", "bf16x2", "f32x2", "e4m3x2", "e5m2x2"))
 SYMMETRIC = ("add", "mul", "fma", "mad", "max", "min", "and", "or", "xor")  # in their first two operands
 _LOADS = ("ld.", "ldmatrix", "tcgen05.ld")
-_PASSING = ("st.", "stmatrix", "tcgen05.st", "selp.")  # told by this alone: their types and widths are the compiler's
+_PASSING = ("st.", "stmatrix", "tcgen05.st", "tcgen05.ld", "selp.")  # their types and widths are the compiler's
 
 
 def float_flow_fact(graph: Graph) -> Fact:
@@ -44,10 +44,7 @@ def float_flow_fact(graph: Graph) -> Fact:
     def vertex(origin: Node | Constant) -> int:
         if isinstance(origin, Node) and number[id(origin)] in floats:
             return number[id(origin)]
-        if isinstance(origin, Constant):
-            label = f"literal {origin.bits & 0xFFFFFFFF:X}"
-        else:
-            label = "loaded" if origin.opcode.startswith(_LOADS) else "index"
+        label = _leaf(origin)
         if label not in leaves:
             leaves[label] = len(labels)
             labels.append(label)
@@ -85,21 +82,28 @@ def _floats(nodes: list[Node], sources: list[list[tuple[Node | Constant, ...]]],
         for origin in (one for origins in operands for one in origins if isinstance(one, Node)):
             takers.setdefault(number[id(origin)], []).append(at)
     found = {at for at, one in enumerate(nodes) if not FLOATS.isdisjoint(one.opcode.split("."))}
-    found |= {at for at, one in enumerate(nodes) if one.opcode.startswith("tcgen05.ld")}
+    loads = {at for at, one in enumerate(nodes) if one.opcode.startswith(_LOADS)}
+    found = (found - loads) | {at for at in loads if nodes[at].opcode.startswith("tcgen05")}
     waiting = [*found]
     while waiting:
         for taker in takers.get(waiting.pop(), ()):
-            if taker not in found:
+            if taker not in found and taker not in loads:
                 found.add(taker)
                 waiting.append(taker)
     return found
 
 
+def _leaf(origin: Node | Constant) -> str:
+    if isinstance(origin, Constant):
+        return f"literal {origin.bits & 0xFFFFFFFF:X}"
+    if origin.opcode.startswith("ld.param"):
+        return "parameter"
+    return "loaded" if origin.opcode.startswith(_LOADS) else "index"
+
+
 def _label(node: Node) -> str:
     opcode = next((one for one in _PASSING if node.opcode.startswith(one)), node.opcode)
-    if node.opcode.startswith(_LOADS):
-        opcode = "loaded" if not node.opcode.startswith("tcgen05") else f"column {node.lane}"
-    elif not node.pair:
+    if not node.pair:
         opcode += f" {node.lane}"
     guard = node.statement.guard
     turned = "".join("!" for one in node.statement.operands if isinstance(one, Negated))

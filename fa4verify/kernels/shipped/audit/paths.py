@@ -1,8 +1,7 @@
 """Which of several definitions of a register may reach a statement, over the branches of an entry.
 
 Contract: every path counts, also those that no thread can take; what a guarded statement writes may come from it or
-from before. Blocks end where control flow says so, and after each statement of `cuts`. Statement-level twin of
-`fa4verify.ptx.dataflow`, which needs an entry that the machine can run.
+from before. Statement-level twin of `fa4verify.ptx.dataflow`, which needs an entry that the machine can run.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from fa4verify.ptx.module import Entry
     from fa4verify.ptx.operand import Register
@@ -23,15 +22,14 @@ LEAVING = ("bra", "exit", "ret", "trap")
 class Paths:
     """Blocks of an entry and what runs before and after each."""
 
-    def __init__(self, entry: Entry, cuts: Collection[int] = ()) -> None:
+    def __init__(self, entry: Entry) -> None:
         self._statements = entry.statements
-        self._cuts = cuts
         self._known: dict[tuple[int, Register], tuple[int, ...]] = {}
 
     @cached_property
     def starts(self) -> list[int]:
         """First statement of each block."""
-        starts = {0, *(index + 1 for index in self._cuts)}
+        starts = {0}
         for index, one in enumerate(self._statements):
             if one.target >= 0:
                 starts.add(one.target)

@@ -1,18 +1,19 @@
 """Which program an entry is: a digest of all of it but its names and such order as no result depends on.
 
-Contract: a vertex for each statement that matters to anybody outside of the thread's registers, or that such a one is
-made of; an edge for each register that it reads (guard, addresses and accumulators in place included) to the statements
-whose writing may reach it. Literals, special registers, and parameters by their rank, belong to its label. Where a
-statement stands is told of all that is no arithmetic on registers, and of definitions that meet in one reader: its
-block, which knows the condition it ends with, and the blocks before and after it. Blocks end at branches, labels, and
-statements that order memory.
+Contract: a vertex for each statement that does more than compute a register (loads, stores, tensor cores, barriers,
+branches, what is guarded), and for all that such a one is made of; an edge for each register that it reads (guard,
+addresses, and accumulators in place included) to the statements whose writing may reach it. Literals, special
+registers, and parameters by their rank, belong to its label. What does more than compute knows its block and the one
+before it there; definitions that meet in one reader know their blocks. A block knows the condition it ends with, and
+the blocks before and after it.
 
-Equal digests: the same program, but for loads and stores exchanged between two barriers, and for operands exchanged
-that have equal histories. Unlike digests: another sum, another address or another compiler; which, they do not say.
+Equal digests: the same program, but for operands exchanged that have equal histories. Unlike digests: another sum,
+another address or another compiler; which, they do not say. Where arithmetic stands in the text is not told.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fa4verify.kernels.shipped.audit.colours import behind, digest, refined
@@ -38,15 +39,10 @@ ARITHMETIC = frozenset(
         *("szext", "tanh", "testp", "xor"),
     )
 )
-ORDERING = (
-    *("bar.", "barrier.", "fence.", "membar.", "mbarrier.", "griddepcontrol", "clusterlaunchcontrol"),
-    *("cp.async.wait", "cp.async.commit", "cp.async.bulk.wait", "cp.async.bulk.commit", "wgmma.fence", "wgmma.commit"),
-    *("wgmma.wait", "tcgen05.fence", "tcgen05.commit", "tcgen05.wait", "tcgen05.alloc", "tcgen05.dealloc"),
-)
 READ_IN_PLACE = ("wgmma.mma_async",)
 # An operand is numbered with the place of its register in the statement that writes it; then come edges that are none.
 _LANES = 1 << 12
-_PLACE, _LAST, _AFTER, _BEFORE = (at << 32 for at in (1, 2, 3, 4))
+_PLACE, _PREVIOUS, _LAST, _AFTER, _BEFORE = (at << 32 for at in range(1, 6))
 
 
 def program_fact(entry: Entry, variables: Iterable[Variable] = ()) -> Fact:
@@ -58,13 +54,13 @@ def program_fact(entry: Entry, variables: Iterable[Variable] = ()) -> Fact:
     labels, edges = _graph(entry)
     wanted = [at for at, one in enumerate(entry.statements) if not is_arithmetic(one)]
     colours = refined(labels, edges, sorted(behind(wanted, edges)))
-    return Fact(digest(colours, str(entry.block)))
+    return Fact(digest(colours, f"{entry.block} {[(one.space, one.align, one.size) for one in entry.variables]}"))
 
 
 def _graph(entry: Entry) -> tuple[list[str], list[Edge]]:
     """Return labels and edges: statements first, then blocks."""
     statements = entry.statements
-    paths = Paths(entry, {at for at, one in enumerate(statements) if one.opcode.startswith(ORDERING)})
+    paths = Paths(entry)
     definitions: dict[Register, dict[int, int]] = {}
     for at, statement in enumerate(statements):
         for lane, register in enumerate(written(statement)):
@@ -72,7 +68,8 @@ def _graph(entry: Entry) -> tuple[list[str], list[Edge]]:
     parameters = {one.name: f"parameter {at}" for at, one in enumerate(entry.parameters)}
     labels: list[str] = []
     edges: list[Edge] = []
-    placed = {at for at, one in enumerate(statements) if not is_arithmetic(one)}
+    effects = [at for at, one in enumerate(statements) if not is_arithmetic(one)]
+    placed = {*effects}
     for at, statement in enumerate(statements):
         label, reads = _taken_apart(statement, parameters)
         labels.append(label)
@@ -84,9 +81,10 @@ def _graph(entry: Entry) -> tuple[list[str], list[Edge]]:
     first = len(statements)
     labels += ["block"] * len(paths.starts)
     edges += [(at, _PLACE, first + paths.block(at)) for at in placed]
+    edges += [(at, _PREVIOUS, one) for one, at in pairwise(effects) if paths.block(one) == paths.block(at)]
     for block, following in enumerate(paths.after):
         last = paths.ends[block] - 1
-        if statements[last].opcode.startswith((*ORDERING, *LEAVING)):
+        if statements[last].opcode.startswith(LEAVING):
             edges.append((first + block, _LAST, last))
         for way, after in enumerate(following):
             if after >= 0:
@@ -95,8 +93,8 @@ def _graph(entry: Entry) -> tuple[list[str], list[Edge]]:
 
 
 def is_arithmetic(statement: Statement) -> bool:
-    """Whether a statement does nothing but give its result."""
-    return statement.opcode.split(".", 1)[0] in ARITHMETIC
+    """Whether a statement does nothing but give its result, always."""
+    return statement.guard is None and statement.opcode.split(".", 1)[0] in ARITHMETIC
 
 
 def _taken_apart(statement: Statement, parameters: Mapping[str, str]) -> tuple[str, list[Register]]:
