@@ -4,7 +4,9 @@ Contract: what fp64.py and backward.py compute, by the same formulas on the same
 matrix products; the names, shapes and moments are theirs. Bits depend on where it ran, but each result lies within the
 error bounds of those modules' docstrings (the scale is folded into q, which costs the rounding that they spend on the
 score), and is certified as theirs is, on the CPU. `serves` says whether a problem is done here: inputs that are not
-finite keep to the CPU, whose rules for them are exact.
+finite keep to the CPU, whose rules for them are exact, and so do those whose scores may exceed LARGEST nats: here a
+backward computes them twice, in sums of another order, and exp of their difference would be no weight (at scores of
+1e36 it was infinity where one key had all the weight).
 
 Working memory: BYTES for a block's scores, three times that in a backward, and the operands in float64.
 
@@ -34,15 +36,19 @@ if TYPE_CHECKING:
     T = torch.Tensor
 
 BYTES = 1 << 28
+LARGEST = 2.0**30  # a score's rounding, some 2^-53 of it a term, then moves a weight by 2^-20 at most
 
 
 def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
-    """Return whether everything is finite and there is something to do."""
+    """Return whether everything is finite, the scores are of a size that can be recomputed, and there is any."""
     given: list[Any] = [problem.q, problem.k, problem.v]
     given += [] if problem.sink is None else [problem.sink]
     if upstream is not None:
         given += [upstream.dout, *([] if upstream.dlse is None else [upstream.dlse])]
-    return all(x.size > 0 and bool(_torch(x).isfinite().all()) for x in given)
+    if not all(x.size > 0 and bool(_torch(x).isfinite().all()) for x in given):
+        return False
+    q, k = (float(_torch(x).abs().max()) for x in (problem.q, problem.k))
+    return bool(q * k * problem.q.shape[3] * abs(problem.scale) <= LARGEST)
 
 
 def forward(problem: Problem, device: str, *, moments: bool = False) -> dict[str, Array]:
