@@ -83,6 +83,7 @@ def audit(asked: tuple[Configuration, ...], *, workers: int | None, fresh: bool,
         sys.stdout.write(msgspec.json.encode(_as_json(judged)).decode() + "\n")
     else:
         _tell(judged)
+        _tell_versions(agreed)
     return exit_code(judged)
 
 
@@ -168,6 +169,19 @@ def _tell(judged: list[Judged]) -> None:
         console.print(_facts(judged[0].result))
     counts = Counter(one.verdict for one in judged)
     console.print(", ".join(f"[{COLOURS[verdict]}]{counts[verdict]} {verdict}[/]" for verdict in COLOURS))
+
+
+def _tell_versions(agreed: Contract) -> None:
+    """Say where the contract is of other versions than those installed: a digest is of one release with one DSL."""
+    from fa4verify.kernels.shipped.audit.releases import installed
+
+    other = [
+        f"{name} {agreed.agreed[name]} ({now} is installed)"
+        for name, now in installed().items()
+        if agreed.agreed.get(name, now) != now
+    ]
+    if other:
+        print(f"The contract is of {', '.join(other)}: another release or DSL is put together otherwise.")
 
 
 def _facts(result: Result) -> Table:

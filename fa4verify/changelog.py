@@ -131,6 +131,8 @@ def changes(before: Audited, after: Audited) -> list[Change]:
                 (facts[name].value or "not found") if name in facts else "no such kernel" for facts in (ours, theirs)
             )
             if pair[0] != pair[1]:
+                if name.split(".")[1] in contract.DIGESTS and set(pair).isdisjoint(("not found", "no such kernel")):
+                    pair = "one digest", "another"  # which of them says nothing, and equal changes stay together
                 grouped.setdefault((name, pair[0], pair[1]), []).append(identity)
     return [Change(*key, tuple(ids)) for key, ids in sorted(grouped.items())]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from fa4verify.runs import RunHeader
     from fa4verify.sweep import Setup
     from fa4verify.vocabulary import Suite
 
@@ -96,7 +97,7 @@ def run(
         Where GPU kernels and yours run: cuda:N (claimed for this run), cpu, or auto: the first GPU that nobody has
         claimed, if a case needs one. On a GPU the truth is solved there too.
     require_gpu
-        A case that is skipped for want of a GPU fails.
+        A case that is skipped for want of a GPU fails; without a kernel that runs on one nothing is run.
     tables
         A folder that `record-device` wrote: emulate the special-function unit of that device.
     json
@@ -107,7 +108,7 @@ def run(
     choose_tables(tables)
     from fa4verify.baseline import counting
     from fa4verify.outcome import Past, tell
-    from fa4verify.plan import admitted, placed, plan
+    from fa4verify.plan import admitted, header_of, placed, plan, runs_on_gpu
     from fa4verify.runs import read
     from fa4verify.sweep import Setup
 
@@ -116,9 +117,12 @@ def run(
     if sys.stderr.isatty() and not quiet:
         print(f"{suite}: loading, and trying the budgets on outputs that must not pass ...", file=sys.stderr)
     chosen = plan(suite, kernel=kernel, select=select, full=full, budgets=False)
-    with placed(chosen, device) as place:
+    with placed(chosen, device, require_gpu=require_gpu) as place:
+        if (place or "").startswith("cuda") and not runs_on_gpu(chosen):
+            print(f"{place} solves the truth, no kernel runs on it: --kernel flash-attn-4 does", file=sys.stderr)
         admitted(chosen, place, workers=workers, tables=tables)
-        path = _sweep(chosen, kernel, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
+        header = header_of(chosen, kernel, select=select, device=place)
+        path = _sweep(chosen, header, out, workers, Setup(place, require_gpu, tables), quiet=quiet)
     past = None
     if baseline and before:
         past = Past(baseline, before, counting(before, chosen.cases, selected=bool(select)))
@@ -447,14 +451,12 @@ def _at_least_one(value: int | None) -> None:
         raise ValueError("must be at least 1")
 
 
-def _sweep(suite: Suite, kernel: str | None, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:
+def _sweep(suite: Suite, header: RunHeader, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:
     """Verify the cases with a live bar, unless `quiet`, and return the run file."""
-    from fa4verify.plan import header_of
     from fa4verify.reports.progress import Progress
     from fa4verify.runs import RunWriter, default_path
     from fa4verify.sweep import sweep
 
-    header = header_of(suite, kernel, gpu=(setup.device or "").startswith("cuda"))
     path = default_path(out / "runs", header)
     done = 0
     try:

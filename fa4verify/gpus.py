@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -96,17 +96,19 @@ def claim(wanted: str, *, folder: Path | None = None) -> Iterator[str]:
     Raises
     ------
     NoGpu
-        There is no such GPU, or it is claimed.
+        There is no such GPU, it is claimed, or its lock file cannot be opened.
     """
     match = re.fullmatch(r"auto|cuda(?::(\d+))?", wanted)
     if match is None:
         raise NoGpu(f"device {wanted!r}: expected cpu, auto, cuda or cuda:N")
     gpus = listed()
     if not gpus:
-        raise NoGpu(f"device {wanted!r}: nvidia-smi lists no GPU")
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        which = "" if chosen is None else f" that CUDA_VISIBLE_DEVICES={chosen!r} names (MIG is not known)"
+        raise NoGpu(f"device {wanted!r}: nvidia-smi lists no GPU{which}")
     numbers = range(len(gpus)) if wanted == "auto" else [int(match[1] or 0)]
     if numbers[0] >= len(gpus):
-        raise NoGpu(f"device {wanted!r}: there are {len(gpus)} GPUs")
+        raise NoGpu(f"device {wanted!r}: there {'is one GPU' if len(gpus) == 1 else f'are {len(gpus)} GPUs'}")
     owners = []
     for number in numbers:
         lock = _opened(folder or Path(tempfile.gettempdir()), gpus[number].uuid)
@@ -117,8 +119,10 @@ def claim(wanted: str, *, folder: Path | None = None) -> Iterator[str]:
             os.close(lock)
             continue
         try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)
+            with suppress(OSError):  # another user's file, a full disk: the lock holds without a name in it
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, str(os.getpid()).encode(), 0)
+            os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's; CUDA's own is the fastest first
             yield f"cuda:{number}"
         finally:
             os.close(lock)  # which gives it back
@@ -127,8 +131,17 @@ def claim(wanted: str, *, folder: Path | None = None) -> Iterator[str]:
 
 
 def _opened(folder: Path, uuid: str) -> int:
+    """Open a GPU's lock file, of whichever user: one that may not be written can be locked all the same."""
     path = folder / f"fa4verify-{uuid}.lock"
     try:
-        return os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            return os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            made = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            with suppress(OSError):
+                os.fchmod(made, 0o666)  # whatever the umask: the next user says who holds it
+            return made
+        except PermissionError:
+            return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise NoGpu(f"{path}: cannot be locked: {error.strerror or error}") from error

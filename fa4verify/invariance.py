@@ -9,9 +9,10 @@ deterministic backward of one sequence are run again
 - `padding`: with keys beyond `seqused_k` (and their values) filled with 0, NaN, infinity, 1e38 (65504 in fp16).
 
 and each is compared with the sequence alone, bit by bit: "equal", "differs" with a count and the first place, or
-"refused" with the kernel's own words. A refusal is not a success: only "equal" is, and a tensor that is missing, not
-finite or the same number everywhere is none, since it would be equal whatever lay beside it. Not covered: values that
-a mask hides inside the sequence (a case of nan_inf_poison asks for those), and other batch sizes than FILL.
+"refused" with the kernel's own words; an error ends its problem as "crashed". A refusal is not a success: only "equal"
+is, and a tensor that is missing, not finite or the same number everywhere is none, since it would be equal whatever lay
+beside it. Not covered: values that a mask hides inside the sequence (a case of nan_inf_poison asks for those), and
+other batch sizes than FILL.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import msgspec
 import torch
 
 from fa4verify import gpus, kernels
-from fa4verify.outcome import write
+from fa4verify.outcome import writable, write
 from fa4verify.plan import BadRequest
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ PROBLEMS = tuple(
 
 
 def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None = None) -> int:
-    """Examine every problem, print what came out; return 0 if all is equal, 1 if a bit differs, 3 if refused.
+    """Examine every problem, print what came out; 0 if all is equal, 1 if a bit differs or it crashed, 3 if refused.
 
     Raises
     ------
@@ -83,18 +84,31 @@ def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None
     if not problems:
         raise BadRequest(f"invariance: --matching {matching!r} matches none of {len(PROBLEMS)} problems")
     _refuse_unfit(name)
+    if file is not None:
+        writable(file)
     with ExitStack() as held:
         device = "cpu"
         if wanted != "cpu" and (wanted != "auto" or kernels.needs_gpu(name)):
             device = held.enter_context(gpus.claim(wanted))
-        for problem in problems:
-            here = list(examine(name, device, problem))
-            print(_line(problem, here), flush=True)
-            found += here
-    if file is not None:
-        write(file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
+        try:
+            for problem in problems:
+                here = list(_survived(name, device, problem))
+                found += here
+                print(_line(problem, here), flush=True)
+        finally:  # also when somebody ends it
+            if file is not None:
+                write(file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
     outcomes = {finding.outcome for finding in found}
-    return 1 if "differs" in outcomes else 3 if outcomes != {"equal"} else 0
+    return 1 if outcomes & {"differs", "crashed"} else 3 if outcomes != {"equal"} else 0
+
+
+def _survived(name: str, device: str, problem: Problem) -> Iterator[Finding]:
+    """Yield the findings of one problem, and what ended it: the next problems are tried all the same."""
+    try:
+        yield from examine(name, device, problem)
+    except Exception as error:  # whatever a kernel may raise, a fault of the device too
+        said = " ".join(str(error).split())
+        yield Finding("crashed", problem, "all", "crashed", f"{type(error).__name__}: {said}")
 
 
 def _refuse_unfit(name: str) -> None:
@@ -225,8 +239,8 @@ def _run(
         brought = {"out": torch.full_like(q, torch.nan), "out_lse": lse}
         grads = {"grads": tuple(torch.full_like(x, torch.nan) for x in (q, k, v))}
     forward: Output = kernel.forward(q, k, v, **layout, **brought)
-    assert forward.o is not None
-    assert forward.lse is not None
+    if forward.o is None or forward.lse is None:
+        raise kernels.Unsupported("no O or no LSE returned, which the backward needs")
     backward: Output = kernel.backward(dout, q, k, v, forward.o, forward.lse, deterministic=True, **layout, **grads)
     found = {"o": forward.o, "lse": forward.lse, "dq": backward.dq, "dk": backward.dk, "dv": backward.dv}
     # Copies: a kernel may hand out the same buffer every time, and a buffer equals itself.

@@ -6,6 +6,8 @@ printed. The exit code is the one that the run deserves: with a baseline, 1 if a
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fa4verify.reports import changes, exit_code, history, junit, machine, markdown, summarise, terminal
@@ -83,12 +85,40 @@ def draw(summary: Summary, html: Path | None, folder: Path | None, sections: Seq
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file and the folders above it; raise RunFileError with one line where that is impossible."""
+    """Write a file and the folders above it, whole or not at all; RunFileError in one line where it is impossible."""
+    writable(file)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe, /dev/stdout
+            file.write_text(text, encoding="utf-8")
+            return
+        beside = _beside(file)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(file.resolve())
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+
+
+def writable(file: Path) -> None:
+    """Raise RunFileError where `write` would, before hours are spent on what it shall hold; leaves folders, no file."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and (file.is_dir() or not os.access(file, os.W_OK)):
+            code = errno.EISDIR if file.is_dir() else errno.EACCES
+            raise OSError(code, os.strerror(code))
+        if file.is_file() or not file.exists():
+            beside = _beside(file)
+            beside.touch()
+            beside.unlink()
+    except OSError as error:
+        raise RunFileError(f"{file}: cannot write: {error.strerror or error}") from error
+
+
+def _beside(file: Path) -> Path:
+    whole = file.resolve()
+    return whole.with_name(f".{whole.name}.{os.getpid()}")
 
 
 def compare(old: Path, new: Path, *, told: Told = "all", html: Path | None = None, leads_on: bool = True) -> int:

@@ -87,7 +87,7 @@ def admitted(
 
 
 @contextmanager
-def placed(suite: Suite, wanted: str) -> Iterator[str | None]:
+def placed(suite: Suite, wanted: str, *, require_gpu: bool = False) -> Iterator[str | None]:
     """Hold the device of a run while it lasts; yield its name for torch, None where GPU kernels have none.
 
     Parameters
@@ -96,11 +96,14 @@ def placed(suite: Suite, wanted: str) -> Iterator[str | None]:
         The cases: "auto" claims a GPU only if one of their kernels or baselines is for one, and there is one.
     wanted
         "auto", "cpu", "cuda" or "cuda:N".
+    require_gpu
+        BadRequest where nothing would run on a GPU: a run of emulations alone says nothing of the device.
     """
-    names = {name for case in suite.cases for name in (case.kernel, case.baseline) if name}
+    if require_gpu and not runs_on_gpu(suite):
+        raise BadRequest("a GPU is required, and no kernel of these cases runs on one: --kernel flash-attn-4 does")
     if wanted == "cpu":
         yield wanted
-    elif wanted == "auto" and not (any(map(kernels.needs_gpu, names)) and gpus.listed()):
+    elif wanted == "auto" and not (any(map(kernels.needs_gpu, _names(suite))) and gpus.listed()):
         yield None
     else:
         with ExitStack() as held:
@@ -111,8 +114,17 @@ def placed(suite: Suite, wanted: str) -> Iterator[str | None]:
             yield device
 
 
-def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHeader:
-    """Return the header of a run that starts now, in this folder's checkout, on this machine."""
+def runs_on_gpu(suite: Suite) -> bool:
+    """Whether some kernel or baseline computes on the device of the run; the truth alone may do so in any run."""
+    return any(map(kernels.computes_where_its_tensors_are, _names(suite)))
+
+
+def _names(suite: Suite) -> set[str]:
+    return {name for case in suite.cases for name in (case.kernel, case.baseline) if name}
+
+
+def header_of(suite: Suite, kernel: str | None, *, select: str | None = None, device: str | None = None) -> RunHeader:
+    """Return the header of a run that starts now, in this folder's checkout, on this machine and `device`."""
     return RunHeader(
         date=datetime.now(UTC),
         version=__version__,
@@ -120,8 +132,10 @@ def header_of(suite: Suite, kernel: str | None, *, gpu: bool = False) -> RunHead
         commit=devices.git_commit(Path.cwd()),
         machine=devices.machine_slug(),
         kernel=kernel,
+        select=select or None,
+        device=device,
         study=suite.study,
-        fingerprint=devices.fingerprint(gpus=gpu),
+        fingerprint=devices.fingerprint(gpus=(device or "").startswith("cuda")),
         asked=tuple(case.id for case in suite.cases),
     )
 

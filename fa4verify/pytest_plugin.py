@@ -100,11 +100,15 @@ class Accuracy:
                 budgets=False,
             )
             if self._worker is None:
-                self.device = self._held.enter_context(placed(self.suite, option("--accuracy-device") or "auto"))
+                place = option("--accuracy-device") or "auto"
+                required = option("--accuracy-require-gpu")
+                self.device = self._held.enter_context(placed(self.suite, place, require_gpu=required))
                 admitted(self.suite, self.device)
             else:  # what the controlling process has claimed for all
                 self.device = self._worker["accuracy_device"]
-            header = header_of(self.suite, option("--accuracy-kernel"), gpu=(self.device or "").startswith("cuda"))
+            header = header_of(
+                self.suite, option("--accuracy-kernel"), select=option("--accuracy-select"), device=self.device
+            )
             if found := self._baseline_file():
                 self.baseline = Baseline(found, header)
             if option("--accuracy-record") and self._worker is None:

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
 from fa4verify import cases, kernels
+from fa4verify.outcome import writable, write
 from fa4verify.plan import BadRequest
 
 WIDTH = 100  # columns of a line: an instruction of a barrier with its label
@@ -76,6 +77,8 @@ def race(case: Case, *, count: int, seed: int, delete: bool, matching: str, file
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     console.print(f"[bold]{escape(case.id)}[/]")
+    if file:
+        writable(file)
     inputs = cases.draw(case)
     chosen = races.schedules(count, seed)
     outcomes: list[Outcome] = []
@@ -153,8 +156,4 @@ def _write(file: Path, case: Case, outcomes: Iterable[Outcome], deleted: Iterabl
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "deletions": [asdict(deletion) for deletion in deleted],
     }
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
-    except OSError as error:
-        raise BadRequest(f"{file}: cannot write: {error.strerror or error}") from error
+    write(file, msgspec.json.format(msgspec.json.encode(told)).decode())

@@ -40,7 +40,9 @@ _SHORT = {
     "row_sum_order": "order of the row sum",
     "float_adds": "adds to global memory",
     "semaphores": "semaphores",
+    "float_flow": "flow of floats",
 }
+_SILENT = ("program",)  # an address is no numerics
 _HIDDEN = ("row_sum_order", "emulated_columns", "lse_offset")  # say again what another fact says, where that changed
 
 
@@ -202,7 +204,9 @@ def _changed(found: list[Change]) -> str:
     parts = []
     for one in found:
         kind, _, fact = one.fact.rpartition(".")
-        if fact in hidden or "not found" in (one.before, one.after):  # a gap of the audit's is no change of FA4's
+        if fact in (*hidden, *_SILENT):
+            continue
+        if "not found" in (one.before, one.after):  # a gap of the audit's is no change of FA4's
             continue
         where = ", ".join(one.configurations[:2]) + (" ..." if len(one.configurations) > 2 else "")
         kernel = "" if kind in ("forward", "") else f"{kind}: "
@@ -224,6 +228,9 @@ Written by `fa4verify audit --table docs/releases.md`, {date}; {looked} of {all}
 its dtype can hold. *same bits*: five cases (forward sm_80, sm_90a, sm_100a full and causal, backward sm_90a) run on the
 PTX machine with this release and with the row above that compiles; where bits differ, Details say how far and which
 release is nearer to float64. A release that was not looked at has a row that says so; the next row skips it.
+
+*flow of floats*: other float operations, or the same in another order (`float_flow` in docs/audit.md), whether or not a
+result depends on it; another address or place in the text is not told here.
 
 `a; b` in a fact: some steps of a kernel have the one and some the other, as tiles under a mask and tiles without.
 

@@ -47,8 +47,8 @@ class RunFileError(Exception):
 class RunHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="file", tag="fa4verify-run"):
     """What was asked for, of which code, where and when.
 
-    `machine` names the folder (`devices.machine_slug`), `kernel` is the override of the command line, `asked` holds the
-    ids of all cases. `date` is in UTC.
+    `machine` names the folder (`devices.machine_slug`), `kernel` and `select` are those of the command line, `device`
+    is what GPU kernels ran on ("cuda:0", "cpu"), `asked` holds the ids of all cases. `date` is in UTC.
     """
 
     date: datetime
@@ -58,9 +58,23 @@ class RunHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     commit: str = ""
     machine: str = ""
     kernel: str | None = None
+    select: str | None = None
+    device: str | None = None
     study: Study | None = None
     fingerprint: dict[str, str] = {}
     asked: tuple[str, ...] = ()
+
+    def command(self, select: str | None) -> list[str]:
+        """Return the words of the command line that runs what `select` picks of the suite once more."""
+        words = ["fa4verify", "run", self.suite or "SUITE.toml"]
+        given = (("--select", select), ("--kernel", self.kernel), ("--device", self.device))
+        return words + [word for name, value in given if value for word in (name, value)]
+
+    @property
+    def place(self) -> str:
+        """What it ran on: the GPU, if it had one, and the processor."""
+        gpu = self.fingerprint.get(f"gpu {(self.device or '').partition(':')[2]}")
+        return ", ".join(filter(None, (gpu, self.fingerprint.get("cpu") or self.machine or "an unknown machine")))
 
 
 class _Mark(msgspec.Struct, tag_field="file", tag="fa4verify-run"):

@@ -168,7 +168,7 @@ class Workers:
         if isinstance(error, TimeoutError):
             return _ended(case, "TIMEOUT", f"no result after {case.timeout_s:g} s (timeout_s); the worker was killed")
         if isinstance(error, ProcessExpired):
-            if error.exitcode == _LOST_DEVICE and (left := _left_behind(Path(self._logs.name, str(error.pid)))):
+            if error.exitcode == _LOST_DEVICE and (left := _left_behind(Path(self._logs.name, str(error.pid)), case)):
                 return left
             said = _last_words(Path(self._logs.name, str(error.pid)))
             return _ended(case, "CRASHED", f"the worker process died: {_cause(error.exitcode)}{said}")
@@ -342,8 +342,9 @@ def _give_back(record: Record, device: str, log: Path) -> None:
     torch.cuda.empty_cache()
 
 
-def _left_behind(log: Path) -> Record | None:
-    """Return the Record that a worker left when its device was lost."""
+def _left_behind(log: Path, case: Case) -> Record | None:
+    """Return the Record of this case that a worker left when its device was lost; numbers of processes come again."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(log.with_suffix(".record").read_bytes(), type=Record)
+        left = msgspec.json.decode(log.with_suffix(".record").read_bytes(), type=Record)
+        return left if left.case.id == case.id else None
     return None

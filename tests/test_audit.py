@@ -80,9 +80,22 @@ def test_an_agreed_release_passes(found, capsys):
     assert "0 FAIL" in capsys.readouterr().out
 
 
+def test_a_contract_of_another_dsl_is_told(found, monkeypatch, capsys):
+    from fa4verify.kernels.shipped.audit import releases as audited_releases
+
+    monkeypatch.setattr(audited_releases, "installed", dict)
+    assert main(["audit", "--config", SM100]) == 0
+    assert "The contract is of" not in capsys.readouterr().out
+    monkeypatch.setattr(audited_releases, "installed", lambda: {"nvidia-cutlass-dsl": "9.9"})
+    assert main(["audit", "--config", SM100]) == 0
+    assert "(9.9 is installed)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changed", "code", "told"),
     [
+        ({"forward.program": "another"}, 3, "another program"),
+        ({"forward.float_flow": "another", "forward.program": "other"}, 3, "floats are put together otherwise"),
         ({"forward.tau": "4"}, 1, "P reaches 2^12"),
         ({"forward.rcp": "rcp.rn.f32"}, 1, "agreed 'rcp.approx.ftz.f32'"),
         ({"forward.lg2": None}, 3, "was not found"),
@@ -111,7 +124,13 @@ def test_the_gate_asks_for_what_the_contract_has():
 
 
 @pytest.mark.parametrize(
-    ("changed", "outcome"), [({}, "PASS"), ({"forward.tau": "4"}, "FAIL"), ({"forward.tau": None}, "INCONCLUSIVE")]
+    ("changed", "outcome"),
+    [
+        ({}, "PASS"),
+        ({"forward.tau": "4"}, "FAIL"),
+        ({"forward.tau": None}, "INCONCLUSIVE"),
+        ({"forward.program": "another"}, "INCONCLUSIVE"),
+    ],
 )
 def test_a_case_of_the_gate_turns_red(found, monkeypatch, changed, outcome):
     from fa4verify.kernels import audited
@@ -143,6 +162,8 @@ def test_the_changelog_names_what_differs_and_nothing_else():
     assert (change.fact, change.before, change.after, change.configurations) == ("forward.tau", "0", "4", (SM100,))
     assert new.unsafe
     assert not old.unsafe
+    (change,) = changelog.changes(old, audited("3", **{"forward.program": "x"}))
+    assert (change.fact, change.before, change.after) == ("forward.program", "one digest", "another")
     gone = changelog.Audited("3", {}, {SM100: Result(GRID[SM100], failed="TypeError: x")})
     (change,) = changelog.changes(old, gone)
     assert change.after == "does not compile (TypeError: x)"

@@ -188,6 +188,7 @@ NOT_NUMBERS = OTHER_CASES % '{ kernel = "standard", distribution = { name = "sca
         ("", ["report", "tiny.toml"], "not a fa4verify run file"),
         ("", ["diff", "missing.jsonl", "tiny.toml"], "missing.jsonl: cannot read"),
         ("", ["run", "tiny.toml", "--baseline", "missing.jsonl"], "missing.jsonl: cannot read"),
+        ("", ["run", "tiny.toml", "--require-gpu"], "no kernel of these cases runs on one"),
         ("", ["list", "everything"], "suites"),
         ("", ["frobnicate"], "admit, record-device, run, list, report, diff, baseline"),
     ],

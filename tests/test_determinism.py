@@ -75,6 +75,15 @@ raises = Wrapped(unimplemented)
 moves_dk = Wrapped(lambda _: (True, None), move_one_dk)
 
 
+def _spoilt(out, name, value):
+    getattr(out, name)[:] = value
+    return out
+
+
+zero_dq = Wrapped(lambda _: (True, None), lambda out: _spoilt(out, "dq", 0.0))
+nan_dv = Wrapped(lambda _: (True, None), lambda out: _spoilt(out, "dv", float("nan")))
+
+
 def no_flag(q, k, v, *, causal, softmax_scale):
     return q
 
@@ -137,6 +146,13 @@ def test_a_constant_kernel_cannot_fool_the_power_check():
     assert record.provenance["deterministic"] == "not proved"
     assert "no power" in said(record)
     assert verified(TWO_TILES, "ignores").verdict.outcome == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("name", ["zero_dq", "nan_dv"])
+def test_a_constant_and_nan_repeat_and_are_no_success(name):
+    record = verified(MHA, name)
+    assert (record.verdict.outcome, record.provenance["deterministic"]) == ("INCONCLUSIVE", "not proved")
+    assert f"no power: {name[-2:]} is the same number everywhere, or holds NaN" in said(record)
 
 
 def test_two_heads_have_no_order():

@@ -191,3 +191,15 @@ def test_a_problem_is_tried_once_and_the_first_refusal_is_told_whoever_tries_it(
     with pytest.raises(flow.VacuousBudget, match="mine: case other: zeros"):
         flow.admit(Suite("mine", "", (CASE, twin, other)), trial=trial)
     assert tried == [CASE.id, "other"]
+
+
+@pytest.mark.parametrize("options", [{}, {"o_dtype": "fp32"}])
+def test_a_kernel_that_is_its_own_baseline_has_no_bits_to_compare(options):
+    """Other options of the same kernel are another output."""
+    budget = Budget("o-bits", "o", "bits_unlike_baseline", "absolute", 0.0, "any")
+    shape = Shape(1, 64, 64, 1, 1, 64, 64)
+    case = Case("self", "forward", "fa4-sm90", Distribution("normal"), shape=shape, baseline="fa4-sm90",
+                options=options, budgets=(budget,))  # fmt: skip
+    record = flow.verify(case)
+    assert record.verdict.outcome != "PASS"
+    assert ("compared with itself" in record.verdict.findings[0].message) == (not options)

@@ -86,3 +86,56 @@ def test_without_a_driver_there_is_none(monkeypatch, tmp_path):
             pass
     finally:
         gpus.listed.cache_clear()
+
+
+def test_another_users_lock_file_locks_all_the_same(two, tmp_path, monkeypatch):
+    """Root may write anything, so that the refusal is played."""
+    path = tmp_path / "fa4verify-GPU-aaaa-1.lock"
+    path.write_text("4711")
+    really = os.open
+
+    def refusing(name, flags, *mode):
+        if flags & os.O_RDWR and str(name) == str(path):
+            raise PermissionError(13, "Permission denied", str(name))
+        return really(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with gpus.claim("cuda:0", folder=tmp_path) as device:
+        assert device == "cuda:0"
+        with pytest.raises(gpus.NoGpu, match="by process 4711"), gpus.claim("cuda:0", folder=tmp_path):
+            pass
+    with gpus.claim("cuda:0", folder=tmp_path):
+        pass
+
+
+def test_a_lock_is_everybodys_whatever_the_umask(two, tmp_path):
+    before = os.umask(0o077)
+    try:
+        with gpus.claim("cuda:0", folder=tmp_path):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "fa4verify-GPU-aaaa-1.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_folder_without_place_for_a_lock_is_one_line(two, tmp_path):
+    with (
+        pytest.raises(gpus.NoGpu, match=r"lock: cannot be locked: No such file"),
+        gpus.claim("auto", folder=tmp_path / "gone"),
+    ):
+        pass
+
+
+def test_what_hides_all_gpus_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpus, "listed", lambda: ())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    with pytest.raises(gpus.NoGpu, match="CUDA_VISIBLE_DEVICES='MIG-1234'"), gpus.claim("auto", folder=tmp_path):
+        pass
+
+
+def test_cuda_counts_as_nvidia_smi_does(two, tmp_path, monkeypatch):
+    """Of unlike GPUs CUDA calls the fastest 0: the lock would be another one's."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "?")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    with gpus.claim("cuda:1", folder=tmp_path):
+        assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"

@@ -163,3 +163,49 @@ def test_findings_that_cannot_be_written_are_no_difference(monkeypatch, tmp_path
     (tmp_path / "taken").write_text("")
     assert main(["invariance", "plain", "--device", "cpu", "--json", str(tmp_path / "taken" / "found.json")]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+class _Faulty(_Plain):
+    """The device faults in the backward of head dim 64."""
+
+    def backward(self, dout, q, *given, **options):
+        if q.shape[-1] == 64:
+            raise RuntimeError("CUDA error: an illegal\nmemory access")
+        return super().backward(dout, q, *given, **options)
+
+
+def test_a_fault_loses_neither_what_was_found_nor_the_next_problem(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Faulty())
+    faulty = invariance.Problem(seqlen=50, pad=14, head_dim=64)
+    monkeypatch.setattr(invariance, "PROBLEMS", (PROBLEM, faulty, PROBLEM))
+    file = tmp_path / "found.json"
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(file)]) == 1
+    assert "RuntimeError: CUDA error: an illegal memory access" in capsys.readouterr().out
+    outcomes = [one["outcome"] for one in json.loads(file.read_text())]
+    assert (outcomes.count("crashed"), outcomes.count("equal")) == (1, 2 * 60)
+
+
+def test_what_was_found_before_an_interruption_is_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Plain())
+    monkeypatch.setattr(invariance, "PROBLEMS", (PROBLEM, invariance.Problem(seqlen=51)))
+    really = invariance.examine
+
+    def interrupted(name, device, problem):
+        if problem.seqlen == 51:
+            raise KeyboardInterrupt
+        return really(name, device, problem)
+
+    monkeypatch.setattr(invariance, "examine", interrupted)
+    file = tmp_path / "found.json"
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(file)]) == 130
+    assert len(json.loads(file.read_text())) == 60
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_run(monkeypatch, tmp_path, capsys):
+    def used(_):
+        raise AssertionError("examined")
+
+    monkeypatch.setattr(invariance, "_survived", used)
+    monkeypatch.setattr(kernels, "kernel", lambda _: _Plain())
+    assert main(["invariance", "plain", "--device", "cpu", "--json", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err

@@ -181,6 +181,7 @@ def test_without_a_gpu_its_kernels_skip_with_the_reason_or_fail_if_one_is_requir
     result.stdout.fnmatch_lines(["*SKIPPED*runs on a GPU*"])
     repository(*chosen, "--accuracy-require-gpu").assert_outcomes(failed=1, passed=1)
     assert repository(*chosen, "--accuracy-device", "cuda:0").ret == 4  # a usage error
+    assert repository(*chosen[:2], *chosen[4:], "--accuracy-require-gpu").ret == 4  # an emulation alone
 
 
 def test_kernel_and_select_beside_their_own_tests_and_a_case_that_proves_nothing(repository, elsewhere):

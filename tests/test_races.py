@@ -12,6 +12,7 @@ from fa4verify import cases
 from fa4verify.cli import main
 from fa4verify.plan import BadRequest
 from fa4verify.races import WIDTH, chosen_case, race
+from fa4verify.runs import RunFileError
 
 SUITE = str(Path(__file__).parent / "mutants" / "shipped.toml")
 CASE = "fwd-fa4@sm_90a-bf16-b1h1q200k512d64-causal-fa3_outlier-s0"
@@ -131,5 +132,5 @@ def test_what_the_kernel_declines_is_a_bad_request():
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(BadRequest, match="cannot write"):
+    with pytest.raises(RunFileError, match="cannot write"):
         raced(file=tmp_path / "file" / "races.json")

@@ -243,3 +243,15 @@ def test_default_paths_never_collide_and_hold_no_surprises(tmp_path: Path) -> No
     assert runs.default_path(tmp_path, header()) == tmp_path / "unknown" / "20261129T191500Z.jsonl"
     hostile = runs.default_path(tmp_path, header(machine="../../etc", commit="a/b c"))
     assert hostile == tmp_path / "etc" / "20261129T191500Z-a-b-c.jsonl"
+
+
+def test_the_header_says_how_to_run_it_again_and_on_what():
+    cpu = header((), kernel="mine:attention", select="causal and dtype=bf16", fingerprint={"cpu": "A CPU"})
+    assert " ".join(cpu.command(cpu.select)) == (
+        "fa4verify run gate --select causal and dtype=bf16 --kernel mine:attention"
+    )
+    assert cpu.place == "A CPU"
+    gpu = header((), device="cuda:1", fingerprint={"cpu": "A CPU", "gpu 0": "another", "gpu 1": "H200"})
+    assert gpu.command("id=a")[-4:] == ["--select", "id=a", "--device", "cuda:1"]
+    assert gpu.place == "H200, A CPU"
+    assert header(()).place == "an unknown machine"

@@ -158,3 +158,15 @@ def test_budgets_are_tried_in_workers_as_here():
             admit(suite, trial=pool.refusals)
     assert found[0] is None
     assert isinstance(found[1], VacuousBudget)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_record_left_by_a_worker_is_that_of_its_case(tmp_path, own):
+    from fa4verify import sweep
+    from fa4verify.vocabulary import Case, Distribution, Finding, Record, Verdict
+
+    case = Case("mine", "forward", "fa4-sm90", Distribution("normal"))
+    written = case if own else msgspec.structs.replace(case, id="another")
+    record = Record(case=written, verdict=Verdict("CRASHED", (Finding("lost"),)))
+    (tmp_path / "4711.record").write_bytes(msgspec.json.encode(record))
+    assert (sweep._left_behind(tmp_path / "4711", case) is not None) == own

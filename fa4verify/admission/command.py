@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def _at_least_one(_: object, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError("must be at least 1")
+
+
+Threads = Annotated[int | None, Parameter(validator=_at_least_one)]
+
+
 def choose_tables(folder: Path | None) -> None:
     """Choose the tables of the special-function unit, before anything reads them."""
     if folder is None:
@@ -32,7 +40,7 @@ def admit(
     *functions: str,
     device: str = "cuda:0",
     tables: Path | None = None,
-    threads: int | None = None,
+    threads: Threads = None,
     json: Path | None = None,
     claimed: Annotated[str | None, Parameter(show=False)] = None,
 ) -> int:
@@ -64,7 +72,7 @@ def admit(
         return compare(place, names=functions, threads=threads or default_workers(), tables=tables, json_file=json)
 
 
-def record_device(folder: Path, /, *, device: str = "cuda:0", threads: int | None = None) -> int:
+def record_device(folder: Path, /, *, device: str = "cuda:0", threads: Threads = None) -> int:
     """Read a GPU's special-function tables off its answers and prove them on all 2^32 inputs.
 
     Parameters
@@ -85,11 +93,17 @@ def record_device(folder: Path, /, *, device: str = "cuda:0", threads: int | Non
 
 @contextmanager
 def _held(device: str, claimed: str | None) -> Iterator[str]:
-    """Hold a GPU, unless the caller does already."""
-    from fa4verify.gpus import claim
+    """Hold a GPU, unless the caller does already; NoGpu too where torch cannot use it."""
+    from fa4verify.gpus import NoGpu, claim
 
     if claimed is not None:
         yield claimed
         return
     with claim(device) as place:
+        import torch
+
+        try:
+            torch.zeros(1, device=place)
+        except Exception as error:  # a torch without CUDA, a driver too old, no memory left
+            raise NoGpu(f"device {place!r}: torch cannot use it: {' '.join(str(error).split())}") from error
         yield place

@@ -50,16 +50,20 @@ def exhaust(name: str, answers: Answers, *, threads: int, blocks: Iterable[int] 
     start = time.perf_counter()
     chosen = list(blocks)
 
-    def compare(block: int) -> floor.Difference:
-        return floor.compare(name, block * BLOCK, answers(name, block * BLOCK, BLOCK))
+    def compare(block: int) -> tuple[floor.Difference, int]:
+        given = answers(name, block * BLOCK, BLOCK)
+        if given.dtype != np.uint32 or given.shape != (BLOCK,):
+            raise ValueError(f"{name}: {given.dtype} {given.shape} for {BLOCK} inputs, expected one uint32 each")
+        return floor.compare(name, block * BLOCK, given), given.size
 
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(compare, chosen))
+        compared = list(pool.map(compare, chosen))
+    found = [difference for difference, _ in compared]
     unlike = [difference.first for difference in found if difference.first is not None]
     words = tuple(f"{value:08x}" for value in unlike[0]) if unlike else None
     return Agreement(
         function=name,
-        inputs=len(chosen) * BLOCK,
+        inputs=sum(count for _, count in compared),
         unlike=sum(difference.unlike for difference in found),
         first=None if words is None else (words[0], words[1], words[2]),
         seconds=round(time.perf_counter() - start, 3),

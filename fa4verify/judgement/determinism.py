@@ -113,6 +113,13 @@ def _powerless(case: Case, metrics: Mapping[str, Metrics], runs: Observed, no_tw
     if no_twin is not None:
         yield Finding(f"no power: nobody can tell whether an order of adds would show; no shuffled twin: {no_twin}")
         return
+    for name, seen in runs.tensors.items():
+        if "says_less" in metrics[name].values and seen.distinct == 1:
+            yield Finding(
+                f"no power: {name} is the same number everywhere, or holds NaN or infinity where random orders of the "
+                "adds give numbers: it would repeat whatever the order",
+                tensor=name,
+            )
     judged = {budget.tensor for budget in case.budgets} | {"dq"}
     for name in order_dependent(case):
         if name not in runs.tensors or not (case.deterministic or name in judged):

@@ -77,7 +77,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Observed:
-    """All runs: each tensor that they gave, and what the first of them said of itself."""
+    """All runs: each tensor that they gave, what the first of them said of itself, and its counts at their least."""
 
     tensors: Mapping[str, Seen]
     activity: Mapping[str, float] = field(default_factory=dict)
@@ -88,8 +88,10 @@ def observe(outputs: Iterable[Output], truth: Truth | None = None) -> Observed:
     """Look at the outputs of several runs, one at a time; with a truth, also at the RMSE of each gradient."""
     seen: dict[str, Seen] = {}
     first: Output | None = None
+    least: dict[str, float] = {}
     for run, output in enumerate(outputs):
         first = first or output
+        least = {name: min(count, least.get(name, count)) for name, count in output.activity.items()}
         for name in TENSORS["repeat"]:
             tensor = given(output, name)
             if tensor is None:
@@ -101,7 +103,7 @@ def observe(outputs: Iterable[Output], truth: Truth | None = None) -> Observed:
             if truth is not None and name in truth.tensors:
                 known = repeated and here.rmse
                 here.rmse.append(here.rmse[0] if known else _rmse(tensor, truth.tensors[name]))
-    return Observed(seen, dict(first.activity) if first else {}, dict(first.provenance) if first else {})
+    return Observed(seen, least, dict(first.provenance) if first else {})
 
 
 def measure(
@@ -130,14 +132,28 @@ def measure(
             "differing_share": _share(seen),
             "rate_bound": rate_bound(seen.strays, seen.runs),
         }
-        if shuffled is not None and name in order_dependent(case) and name in shuffled.tensors:
-            values["distinct_shuffled"] = float(shuffled.tensors[name].distinct)
+        twin = None if shuffled is None else shuffled.tensors.get(name)
+        if twin is not None and name in order_dependent(case):
+            values["distinct_shuffled"] = float(twin.distinct)
+        if twin is not None and _says_less(seen.first, twin.first):
+            values["says_less"] = 1.0
         values |= _spread(seen, None if ordered is None else ordered.tensors.get(name))
         where = {} if seen.difference is None else {"distinct": seen.difference.index}
         if seen.largest_at is not None:
             where["max_difference"] = seen.largest_at
         metrics[name] = Metrics(values, where)
     return metrics
+
+
+def _says_less(tensor: torch.Tensor, twin: torch.Tensor) -> bool:
+    """Return whether it holds more NaN and infinity than the twin's, or one number where the twin's does not."""
+    if int((~tensor.isfinite()).sum()) > int((~twin.isfinite()).sum()):
+        return True
+    return _constant(tensor) and not _constant(twin)
+
+
+def _constant(tensor: torch.Tensor) -> bool:
+    return bool((tensor == tensor.reshape(-1)[:1]).all())
 
 
 def order_dependent(case: Case) -> tuple[str, ...]:

@@ -3,7 +3,14 @@
 from fa4verify.kernels.audited import audit
 from fa4verify.kernels.call import run
 from fa4verify.kernels.interface import ContractViolation, Kernel, NoDevice, UnknownKernel, Unsupported
-from fa4verify.kernels.registry import availability, compile_ahead, kernel, names, needs_gpu
+from fa4verify.kernels.registry import (
+    availability,
+    compile_ahead,
+    computes_where_its_tensors_are,
+    kernel,
+    names,
+    needs_gpu,
+)
 from fa4verify.kernels.repeated import repeat, shuffled, twin_of
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "audit",
     "availability",
     "compile_ahead",
+    "computes_where_its_tensors_are",
     "kernel",
     "names",
     "needs_gpu",

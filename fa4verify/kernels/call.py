@@ -78,12 +78,22 @@ def run_placed(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output
     given = Inputs({name: tensor.clone() for name, tensor in inputs.tensors.items()})
     with settings_restored():
         output = _call(kernel(case.kernel), case, given, case.seed if seed is None else seed)
+        _wait(given)
     for name, tensor in inputs.tensors.items():
         if not same_bits(tensor, given.tensors[name]):
             raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
     output = checked(case, inputs, output)
     facts = _facts(inputs)
     return replace(output, provenance={**output.provenance, **facts}) if facts else output
+
+
+def _wait(inputs: Inputs) -> None:
+    """Wait for all streams of the inputs' device: a kernel may have used one of its own, and whoever looks does not."""
+    device = next(iter(inputs.tensors.values())).device
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
 
 
 def _facts(inputs: Inputs) -> dict[str, str]:

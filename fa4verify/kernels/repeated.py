@@ -1,10 +1,12 @@
 """One case again and again, and a twin of it whose adds come in random orders.
 
 Contract: `repeat` yields what each of `case.runs` runs gave, forward and backward, where the kernel left it (the memory
-may be the same each time), and keeps none of it. Run i has seed i: asked for deterministic=False, an emulation adds in
-another order each time; any other kernel just runs again. `shuffled` yields SHUFFLES runs of one of our emulations with
-deterministic=False on the same inputs, whatever the kernel under test is: a case on which these agree could not have
-told one order from another.
+may be the same each time), and keeps none of it: when the next is asked for, the gradients are filled with NaN, so that
+a kernel which returns its last answer again, or does not write all of it, is no repetition. A loaded run's activity
+"load_products" says how many products the other stream queued meanwhile. Run i has seed i: asked for
+deterministic=False, an emulation adds in another order each time; any other kernel just runs again. `shuffled` yields
+SHUFFLES runs of one of our emulations with deterministic=False on the same inputs, whatever the kernel under test is: a
+case on which these agree could not have told one order from another.
 
 A kernel refuses `deterministic` by not taking it, by Unsupported, or by an error that deterministic=False does not
 raise. All three become Unsupported, with the kernel's own words.
@@ -13,7 +15,8 @@ raise. All three become Unsupported, with the kernel's own words.
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
+    from fa4verify.kernels.gpu.load import Load
     from fa4verify.vocabulary import Case, Inputs, Output
 
 SHUFFLES = 3
@@ -44,8 +48,12 @@ def repeat(case: Case, inputs: Inputs, *, device: str | None = None) -> Iterator
     """
     if case.deterministic and not takes_flag(case.kernel):
         raise Unsupported(f"{case.kernel} does not take deterministic")
-    with _load(case, device):
-        yield from _runs(case, inputs, device)
+    with _load(case, device) as load:
+        for output in _runs(case, inputs, device):
+            if load is not None:
+                output = replace(output, activity={**output.activity, "load_products": load.since()})
+            yield output
+            _spoil(output)
 
 
 def _runs(case: Case, inputs: Inputs, device: str | None) -> Iterator[Output]:
@@ -65,7 +73,16 @@ def _runs(case: Case, inputs: Inputs, device: str | None) -> Iterator[Output]:
         yield output
 
 
-def _load(case: Case, device: str | None) -> AbstractContextManager[object]:
+def _spoil(output: Output) -> None:
+    """Fill the gradients with NaN where they lie; those that cannot be written stay."""
+    for tensor in (output.dq, output.dk, output.dv, output.delta, output.dsink):
+        if tensor is None or any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+            continue
+        with suppress(RuntimeError):  # of torch's inference mode
+            tensor.fill_(float("nan"))
+
+
+def _load(case: Case, device: str | None) -> AbstractContextManager[Load | None]:
     """Return what keeps the device busy, where the case asks for it and the kernel runs there."""
     if not case.loaded:
         return nullcontext()

@@ -3,7 +3,9 @@
 Contract: what fp64.py and backward.py compute, by the same formulas on the same stored inputs; the names, shapes and
 moments are theirs. Bits depend on where it ran, and are the same from run to run; tiles64.py derives the errors, and a
 result is certified as theirs is, on the CPU. `serves` says whether a problem is done here: inputs that are not finite
-keep to the CPU, whose rules for them are exact. A forward whose heads are no wider than FUSED and that needs no moments
+keep to the CPU, whose rules for them are exact, and so do those whose scores may exceed LARGEST nats: a backward
+computes them twice, in sums of another order, and exp of their difference would be no weight (at scores of 1e36 it was
+infinity where one key had all the weight). A forward whose heads are no wider than FUSED and that needs no moments
 never stores scores. All else takes blocks of rows by all keys that some of them see: wider heads' accumulators do not
 fit the registers, and moments are up to eleven products with the same weights, which are cheaper read than made anew.
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     T = torch.Tensor
 
 BYTES = 1 << 29
+LARGEST = 2.0**30  # a score's rounding, some 2^-53 of it a term, then moves a weight by 2^-20 at most
 PARTS = 4  # blocks of rows where rows see unlike keys: more waste fewer products and wait longer for the host
 FUSED = 128
 ALIGNED = 64  # a block starts at a multiple of it: products from an odd row on are a quarter slower
@@ -56,12 +59,15 @@ SOFTMAX = (1, 2048, 8)  # rows, keys, warps: the fastest of five
 
 
 def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
-    """Return whether everything is finite and there is something to do."""
+    """Return whether everything is finite, the scores are of a size that can be recomputed, and there is any."""
     given: list[Any] = [problem.q, problem.k, problem.v]
     given += [] if problem.sink is None else [problem.sink]
     if upstream is not None:
         given += [upstream.dout, *([] if upstream.dlse is None else [upstream.dlse])]
-    return all(x.size > 0 and bool(_torch(x).isfinite().all()) for x in given)
+    if not all(x.size > 0 and bool(_torch(x).isfinite().all()) for x in given):
+        return False
+    q, k = (float(_torch(x).abs().max()) for x in (problem.q, problem.k))
+    return bool(q * k * problem.q.shape[3] * abs(problem.scale) <= LARGEST)
 
 
 def forward(problem: Problem, device: str, *, moments: bool = False) -> dict[str, Array]:

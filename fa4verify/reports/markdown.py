@@ -9,6 +9,7 @@ Plain code instead of a template: Markdown is lines, and the tables are the long
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -182,8 +183,7 @@ def _environment(summary: Summary) -> Iterator[_Part]:
     yield _whole(["what", "value"], [(_code(name), _code(value)) for name, value in list(facts.items())[:_FACTS]])
     yield _Part("</details>\n\n")
     if header.suite:
-        kernel = f" --kernel {header.kernel}" if header.kernel else ""
-        yield _Part(f"## Rerun\n\n{_fence(page.text(f'fa4verify run {header.suite}{kernel}'))}\n")
+        yield _Part(f"## Rerun\n\n{_fence(page.text(shlex.join(header.command(header.select))))}\n")
 
 
 def _table(headers: Sequence[str], lines: Iterable[Sequence[str]], count: int, heading: str = "") -> _Part:

@@ -285,9 +285,7 @@ def only_kernel(rows: tuple[Row, ...]) -> str:
 
 def rerun(summary: Summary) -> str:
     """Return the command that runs what needs a look once more, or everything if nothing does."""
-    header = summary.header
-    words = ["fa4verify", "run", header.suite or "SUITE.toml"]
     failed = [row.id for row in summary.failures]
-    if failed and len(failed) <= 5 and len(failed) < summary.asked:
-        words += ["--select", " or ".join(f"id={name}" for name in failed)]
-    return text(shlex.join([*words, *(["--kernel", header.kernel] if header.kernel else [])]), 4000)
+    few = failed and len(failed) <= 5 and len(failed) < summary.asked
+    select = " or ".join(f"id={name}" for name in failed) if few else summary.header.select
+    return text(shlex.join(summary.header.command(select)), 4000)

@@ -50,7 +50,10 @@ def test_tables_in_use_cannot_be_changed(other):
         (lambda t: t["rcp"].pop(), "rcp is not a table of 128 rows"),
         (lambda t: t["lg2"][3].pop(), "lg2 is not a table"),
         (lambda t: t["tanh"][0].__setitem__(1, 0.5), "tanh is not a table"),
+        (lambda t: t["ex2"].__setitem__(3, 7), "ex2 is not a table"),
         (lambda t: t.pop("tanh_segment_bits"), "no tanh_segment_bits"),
+        (lambda t: t["tanh_segment_bits"].__setitem__(0, 5), "no tanh_segment_bits that make 51"),
+        (lambda t: t.update(tanh_segment_bits="3"), "no tanh_segment_bits"),
     ],
 )
 def test_half_a_table_is_refused(tmp_path, damage, words):
@@ -58,3 +61,23 @@ def test_half_a_table_is_refused(tmp_path, damage, words):
     damage(damaged)
     with pytest.raises(ValueError, match=words):
         tables._checked(damaged, tmp_path / tables.FILE)
+
+
+def test_code_compiled_before_the_tables_changed_is_not_used(other):
+    """The checksum of the file is part of the cache's path."""
+    code = (
+        "import sys, pathlib; from fa4verify.arithmetic import tables; tables.use(pathlib.Path(sys.argv[1]));"
+        "from numba.core import config; print(config.CACHE_DIR)"
+    )
+
+    def cache():
+        command = [sys.executable, "-c", code, str(other)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    first = cache()
+    assert cache() == first
+    assert first.startswith(str(other.resolve() / "compiled"))
+    changed = json.loads((other / tables.FILE).read_text())
+    changed["rcp"][5][2] += 1
+    (other / tables.FILE).write_text(json.dumps(changed))
+    assert cache() != first

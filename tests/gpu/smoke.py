@@ -1,7 +1,8 @@
 """Every GPU kernel and door once, on a machine with a GPU: `python -m tests.gpu.smoke [NAME ...]`.
 
 Contract: each step runs whatever became of the others, prints `ok` or its traceback, and what it found; the exit code
-is the number of steps that raised. A minute on an H200, most of it compiling. `--slow` adds what compiles emulations.
+is the number of steps that raised, or that found something else than expected. A name that no step has is an error. A
+minute on an H200, most of it compiling. `--slow` adds what compiles emulations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 DEVICE = "cuda:0"
 STEPS = []
+UNEXPECTED = []  # what the steps found
 
 
 def step(function):
@@ -33,13 +35,20 @@ def small(kernel, operation="forward", **fields):
     return Case("smoke", operation, kernel, Distribution("normal"), shape=shape, budgets=budgets, **fields)
 
 
-def told(case, **where):
+def expect(what, found, expected):
+    if found not in expected:
+        UNEXPECTED.append(what)
+        print(f"   UNEXPECTED: {what}: {found}, expected {' or '.join(map(str, expected))}", flush=True)
+
+
+def told(case, expected=("PASS",)):
     from fa4verify.flow import verify
 
-    record = verify(case, device=DEVICE, **where)
+    record = verify(case, device=DEVICE)
     finding = record.verdict.findings[0].message[:300]
     seconds = {name: value for name, value in record.seconds.items() if value > 0.05}
     print(f"   {record.verdict.outcome} {case.kernel} {case.operation}: {finding} {seconds}", flush=True)
+    expect(f"{case.kernel} {case.operation}", record.verdict.outcome, expected)
     return record
 
 
@@ -66,7 +75,7 @@ def sdpa():
         record = told(small(f"sdpa-{backend}", causal=True))
         print("     lse:", record.checked.get("lse"), record.provenance.get("lse from"))
         told(small(f"sdpa-{backend}", "backward", deterministic=False))
-        told(small(f"sdpa-{backend}", "backward", deterministic=True))
+        told(small(f"sdpa-{backend}", "backward", deterministic=True), ("PASS", "SKIPPED"))
 
 
 @step
@@ -96,7 +105,7 @@ def fa4_features():
         {"dtype": "fp16", "causal": True},
     ):
         told(small("flash-attn-4", "backward", **fields))
-    told(small("flash-attn-4", shape=Shape(1, 256, 256, 2, 2, 512, 512)))
+    told(small("flash-attn-4", shape=Shape(1, 256, 256, 2, 2, 512, 512)), ("PASS", "SKIPPED"))
 
 
 @step
@@ -123,7 +132,9 @@ def functions():
 
     answers = on_gpu(DEVICE)
     for name in NAMES:
-        print("  ", exhaust(name, answers, threads=4, blocks=[0, 126, 127, 130, 255, 256, 383, 385, 511]), flush=True)
+        found = exhaust(name, answers, threads=4, blocks=[0, 126, 127, 130, 255, 256, 383, 385, 511])
+        print("  ", found, flush=True)
+        expect(f"bits of {name} that differ", found.unlike, (0,))
 
 
 @step
@@ -145,6 +156,7 @@ def repeats():
         start = time.perf_counter()
         seen = judgement.observe(kernels.repeat(case, cases.draw(case), device=DEVICE))
         counts = {name: tensor.distinct for name, tensor in seen.tensors.items()}
+        expect(f"patterns of o, {fields}", counts["o"], (1,))
         print("  ", fields, counts, f"{(time.perf_counter() - start) / 50 * 1e3:.1f} ms a run")
 
 
@@ -168,6 +180,8 @@ def faults():
     todo = [msgspec.structs.replace(case, id=f"{i}-{case.kernel}") for i, case in enumerate(todo)]
     for record in sweep(todo, workers=1, setup=Setup(DEVICE)):
         print("  ", record.case.id, record.verdict.outcome, record.verdict.findings[0].message[:200], flush=True)
+        fault = record.case.kernel.endswith(("illegal_address", "out_of_memory"))
+        expect(record.case.id, record.verdict.outcome, ("CRASHED",) if fault else ("PASS",))
 
 
 def slow_fidelity():
@@ -183,22 +197,25 @@ def main(words: list[str]) -> int:
     """Run the steps of these names, or all."""
     steps = STEPS + [slow_fidelity] * ("--slow" in words)
     words = [word for word in words if word != "--slow"]
+    if strange := set(words) - {function.__name__ for function in steps}:
+        print(f"no step {', '.join(sorted(strange))}")
+        return 1
     outcomes = Counter()
     for function in steps:
         if words and function.__name__ not in words:
             continue
-        start = time.perf_counter()
+        start, before = time.perf_counter(), len(UNEXPECTED)
         print(f"== {function.__name__}", flush=True)
         try:
             function()
-            outcome = "ok"
+            outcome = "ok" if len(UNEXPECTED) == before else "UNEXPECTED"
         except Exception:  # the other steps are of use all the same
             traceback.print_exc(file=sys.stdout)
             outcome = "RAISED"
         outcomes[outcome] += 1
         print(f"== {function.__name__}: {outcome} {time.perf_counter() - start:.1f} s", flush=True)
     print(dict(outcomes))
-    return outcomes["RAISED"]
+    return outcomes["RAISED"] + outcomes["UNEXPECTED"]
 
 
 if __name__ == "__main__":

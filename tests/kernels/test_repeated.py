@@ -1,11 +1,14 @@
 """Runs of one case: seeds make orders, a twin of ours shuffles whatever the kernel does, a flag can be refused."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 import torch
 
 from fa4verify.cases import draw
-from fa4verify.kernels import Unsupported, repeat, shuffled
+from fa4verify.kernels import Unsupported, repeat, repeated, shuffled
+from fa4verify.kernels.gpu.load import Load
 from fa4verify.kernels.repeated import SHUFFLES, takes_flag, twin_of
 from fa4verify.vocabulary import Case, Distribution, Shape
 
@@ -18,6 +21,11 @@ INPUTS = draw(CASE)
 
 def distinct(outputs, name="dq"):
     return len({getattr(output, name).numpy().tobytes() for output in outputs})
+
+
+def kept(outputs):
+    """Keep all runs: each is filled with NaN when the next is asked for."""
+    return [replace(one, **{name: getattr(one, name).clone() for name in ("dq", "dk", "dv")}) for one in outputs]
 
 
 def with_kernel(name, **fields):
@@ -64,14 +72,14 @@ swallows = Swallows()
 @pytest.mark.parametrize("name", ["fa4-sm90", "fa4-sm100"])
 def test_without_the_flag_each_run_is_another_order_and_with_it_none_is(name):
     assert distinct(repeat(with_kernel(name), INPUTS)) == 1
-    free = list(repeat(with_kernel(name, deterministic=False), INPUTS))
+    free = kept(repeat(with_kernel(name, deterministic=False), INPUTS))
     assert distinct(free) == 3
     assert distinct(free, "dk") == distinct(free, "dv") == distinct(free, "o") == distinct(free, "lse") == 1
 
 
 def test_the_same_runs_come_again():
     free = with_kernel("fa4-sm90", deterministic=False)
-    assert distinct([*repeat(free, INPUTS), *repeat(free, INPUTS)]) == 3
+    assert distinct([*kept(repeat(free, INPUTS)), *kept(repeat(free, INPUTS))]) == 3
 
 
 @pytest.mark.parametrize("name", ["fa4-sm90", "fa4-sm100", "plain"])
@@ -149,3 +157,61 @@ def test_gradients_before_their_rounding():
         assert torch.equal(getattr(fp32, name).half(), getattr(rounded, name))
     with pytest.raises(ValueError, match="expected 'fp32'"):
         next(repeat(with_kernel("fa4-sm90", options={"grad_dtype": "fp64"}), INPUTS))
+
+
+class LastAnswer(Swallows):
+    """Computes its gradients once and returns the same tensors in every run."""
+
+    given = None
+
+    def backward(self, dout, q, k, v, o, lse, **options):  # noqa: ARG002
+        """Return what was returned before."""
+        self.given = self.given or tuple(torch.randn(x.shape, dtype=x.dtype) for x in (q, k, v))
+        return self.given
+
+
+last_answer = LastAnswer()
+
+
+def test_an_answer_that_is_not_computed_again_is_no_repetition():
+    runs = [one.dq.isnan().any().item() for one in repeat(with_kernel("last_answer"), INPUTS)]
+    assert runs == [False, True, True]
+
+
+class Unwilling(Load):
+    """A load whose thread fails, at once or later."""
+
+    def __init__(self, after):
+        super().__init__("cuda:0")
+        self.after = after
+
+    def _queue(self):
+        for _ in range(self.after):
+            self._queued()
+        raise RuntimeError("no memory for the load")
+
+
+def test_a_load_that_does_not_start_or_ends_early_is_an_error():
+    with pytest.raises(RuntimeError, match="no memory for the load"), Unwilling(0):
+        pass
+    early = Unwilling(3)
+    early._thread.start()
+    early._thread.join()
+    assert early.products == 3
+    with pytest.raises(RuntimeError, match="no memory for the load"):
+        early.since()
+
+
+class Steady(Load):
+    """A load of five products."""
+
+    def _queue(self):
+        self.products = 4
+        self._queued()
+        self._stop.wait()
+
+
+def test_each_loaded_run_tells_what_ran_beside_it(monkeypatch):
+    monkeypatch.setattr(repeated, "_load", lambda *_: Steady("cuda:0"))
+    counts = [one.activity["load_products"] for one in repeat(with_kernel("swallows", loaded=True), INPUTS)]
+    assert counts == [5, 0, 0]

@@ -53,3 +53,13 @@ def test_what_is_not_finite_stays_on_the_cpu():
     assert not device64.serves(problem(8, 16, sink=np.array([0.0, 0.0, np.inf, 0.0])))
     whole = problem(8, 16)
     assert not device64.serves(whole, Upstream(drawn(2, 8, 4, 16), np.full((2, 4, 8), np.nan)))
+
+
+def test_scores_too_large_to_be_computed_twice_stay_on_the_cpu():
+    """One key has all the weight, so that dV is dO; here exp(score - LSE) need not be 1 where a score's ulp is 2^60."""
+    given = problem(8, 16)
+    for x in (given.q, given.k):
+        x[...] = stored(torch.full(x.shape, 1e18, dtype=torch.bfloat16))
+    assert not device64.serves(given)
+    given.k[...] = stored(torch.full(given.k.shape, 2.0**-40, dtype=torch.bfloat16))
+    assert device64.serves(given)

@@ -82,3 +82,15 @@ def test_one_wild_seed_cannot_excuse_itself():
     assert seed_spread([1.0, 2.0, 1.5], [1.0, 100.0, 1.5]) == 1.0
     assert seed_spread([1.0], [1.0, 3.0]) == 2.0, "a run with one seed has no say"
     assert seed_spread([1.0], [3.0]) == 0.0
+
+
+def test_a_truth_off_by_its_last_places_in_a_row_that_was_not_sampled_moves_a_maximum_no_further():
+    truth = np.full(64, 300.0)
+    old = measured(truth + 1e-5, truth, 0.0)
+    for places, within in ((4, True), (64, False)):
+        moved = truth.copy()
+        moved[7] += places * np.spacing(300.0)
+        new = measured(truth + 1e-5, moved, 0.0)
+        allowed = tolerance("floor_max_abs", old, new)
+        assert allowed is not None
+        assert (abs(new.values["floor_max_abs"] - old.values["floor_max_abs"]) <= allowed) is within

@@ -76,3 +76,14 @@ def test_threads_that_ask_together_compile_one_after_the_other(monkeypatch):
         for y in pool.map(lambda _: functions.evaluate("ex2", torch.arange(5.0)), range(4)):
             assert torch.equal(y, torch.arange(5.0))
     assert most == [1, 1, 1, 1]
+
+
+def test_what_a_kernel_leaves_unwritten_is_no_older_answer(monkeypatch):
+    from fa4verify.kernels.gpu import functions
+
+    monkeypatch.setattr(functions, "_compiled", lambda *_: lambda x, y: y[:4000].copy_(x[:4000]))
+    monkeypatch.setattr(functions, "on_cuda", lambda *_: None)
+    y = functions.evaluate("ex2", torch.zeros(4096))
+    assert set(y[4000:].tolist()) == {functions.UNWRITTEN}
+    for name, first in (("ex2", 0x3F800000), ("lg2", 0x3F800000), ("tanh", 0xBF800000)):
+        assert functions.UNWRITTEN not in model(name, first, 1 << 16).view(np.float32)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fa4verify.kernels.shipped.audit.extract import facts_of, parameter_places
+from fa4verify.kernels.shipped.audit.extract import facts_of, parameter_places, together
 from fa4verify.ptx.syntax import parse
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def facts(one: Configuration) -> dict[str, Facts]:
     """
     gathered: dict[str, Facts] = {}
     for text in compiled(one):
-        for kind, some in facts_of(text.ptx, text.parameters).items():
-            gathered[kind] = {**gathered.get(kind, {}), **some}
+        gathered = together(gathered, facts_of(text.ptx, text.parameters))
     return gathered
 
 

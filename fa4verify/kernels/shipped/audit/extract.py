@@ -3,7 +3,7 @@
 Contract: an entry's kind is decided by what it computes. `forward`: P is converted and a logarithm taken; `backward`:
 P is converted, no logarithm; `combine`: exponentials or logarithms without a P; `preprocess`: a literal times what is
 loaded; `postprocess`: only conversions. Facts of several entries of one text that are of a kind (the two kernels of a
-head dim of 256) are put together.
+head dim of 256) are put together. Of every kind: `program` and `float_flow`, digests of all that it is made of.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import msgspec
 
 from fa4verify.kernels.shipped.audit.exponentials import exponentials, is_conversion
 from fa4verify.kernels.shipped.audit.finishing import finishing_facts, scale_fact
+from fa4verify.kernels.shipped.audit.float_flow import float_flow_fact
 from fa4verify.kernels.shipped.audit.gradients import (
     gradient_facts,
     memory_facts,
     postprocess_facts,
     preprocess_facts,
 )
+from fa4verify.kernels.shipped.audit.program import program_fact
 from fa4verify.kernels.shipped.audit.softmax import softmax_facts, steps
 from fa4verify.kernels.shipped.audit.values import Graph
 from fa4verify.ptx.syntax import parse
@@ -47,10 +49,19 @@ def facts_of(text: str, parameters: Mapping[str, bytes] | None = None) -> dict[s
         A text whose structure cannot be followed.
     """
     kinds: dict[str, Facts] = {}
-    for entry in parse(text).entries:
-        kind, facts = _of_entry(entry, parameters)
-        kinds[kind] = _together(kinds[kind], facts) if kind in kinds else facts
+    module = parse(text)
+    for entry in module.entries:
+        graph = Graph(entry)
+        kind, facts = _of_entry(graph, parameters)
+        put_together = {"program": program_fact(entry, module.variables), "float_flow": float_flow_fact(graph)}
+        kinds = together(kinds, {kind: {**facts, **put_together}})
     return kinds
+
+
+def together(kinds: Mapping[str, Facts], more: Mapping[str, Facts]) -> dict[str, Facts]:
+    """Return the facts of both by kind; where both have a kind, with the values of both."""
+    merged = {kind: _together(kinds[kind], facts) if kind in kinds else facts for kind, facts in more.items()}
+    return {**kinds, **merged}
 
 
 def parameter_places(entry: Entry) -> tuple[tuple[str, int, int], ...]:
@@ -63,8 +74,7 @@ def parameter_places(entry: Entry) -> tuple[tuple[str, int, int], ...]:
     return tuple(places)
 
 
-def _of_entry(entry: Entry, parameters: Mapping[str, bytes] | None) -> tuple[str, Facts]:
-    graph = Graph(entry)
+def _of_entry(graph: Graph, parameters: Mapping[str, bytes] | None) -> tuple[str, Facts]:
     found = exponentials(graph)
     weights = [one for one in found if one.role == "weight"]
     logarithm = any(node.is_a("lg2") for node in graph.nodes)

@@ -16,40 +16,55 @@ if TYPE_CHECKING:
     from fa4verify.ptx.module import Entry
     from fa4verify.ptx.operand import Register
 
-_ENDS = ("bra", "exit", "ret", "trap")
+LEAVING = ("bra", "exit", "ret", "trap")
 
 
 class Paths:
-    """Blocks of an entry and what runs before each."""
+    """Blocks of an entry and what runs before and after each."""
 
     def __init__(self, entry: Entry) -> None:
         self._statements = entry.statements
         self._known: dict[tuple[int, Register], tuple[int, ...]] = {}
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def starts(self) -> list[int]:
+        """First statement of each block."""
         starts = {0}
         for index, one in enumerate(self._statements):
             if one.target >= 0:
                 starts.add(one.target)
-            if one.opcode.split(".")[0] in _ENDS:
+            if one.opcode.split(".")[0] in LEAVING:
                 starts.add(index + 1)
         return sorted(start for start in starts if start < len(self._statements))
 
-    def _block(self, index: int) -> int:
-        return bisect_right(self._starts, index) - 1
+    @cached_property
+    def ends(self) -> list[int]:
+        """First statement after each block."""
+        return [*self.starts[1:], len(self._statements)]
+
+    @cached_property
+    def after(self) -> list[list[int]]:
+        """Blocks that may run after each block: the next one or -1 for none, then where it branches to."""
+        found = []
+        for block, end in enumerate(self.ends):
+            last = self._statements[end - 1]
+            goes_on = last.guard is not None or last.opcode.split(".")[0] not in LEAVING
+            found.append([block + 1 if goes_on and end < len(self._statements) else -1])
+            if last.target >= 0:
+                found[block].append(self.block(last.target))
+        return found
+
+    def block(self, index: int) -> int:
+        """Return the block of a statement."""
+        return bisect_right(self.starts, index) - 1
 
     @cached_property
     def _before(self) -> list[list[int]]:
-        """Blocks that may run before each block."""
-        found: list[list[int]] = [[] for _ in self._starts]
-        for block, _ in enumerate(self._starts):
-            end = self._starts[block + 1] if block + 1 < len(self._starts) else len(self._statements)
-            last = self._statements[end - 1]
-            if block + 1 < len(self._starts) and (last.opcode.split(".")[0] not in _ENDS or last.guard is not None):
-                found[block + 1].append(block)
-            if last.target >= 0:
-                found[self._block(last.target)].append(block)
+        found: list[list[int]] = [[] for _ in self.starts]
+        for block, following in enumerate(self.after):
+            for one in following:
+                if one >= 0:
+                    found[one].append(block)
         return found
 
     def reaching(self, at: int, register: Register, defined: Iterable[int]) -> tuple[int, ...]:
@@ -61,11 +76,11 @@ class Paths:
 
     def _search(self, at: int, defined: list[int]) -> set[int]:
         found: set[int] = set()
-        waiting = [(self._block(at), at)]
+        waiting = [(self.block(at), at)]
         seen: set[int] = set()
         while waiting:
             block, end = waiting.pop()
-            first = bisect_left(defined, self._starts[block])
+            first = bisect_left(defined, self.starts[block])
             last = bisect_left(defined, end)
             for position in range(last - 1, first - 1, -1):
                 found.add(defined[position])
@@ -75,6 +90,5 @@ class Paths:
                 for earlier in self._before[block]:
                     if earlier not in seen:
                         seen.add(earlier)
-                        stop = self._starts[earlier + 1] if earlier + 1 < len(self._starts) else len(self._statements)
-                        waiting.append((earlier, stop))
+                        waiting.append((earlier, self.ends[earlier]))
         return found

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 180.0
 _EXTRACTOR = (
+    "fa4verify.kernels.shipped.audit.colours",
     "fa4verify.kernels.shipped.audit.compilation",
     "fa4verify.kernels.shipped.audit.exponentials",
     "fa4verify.kernels.shipped.audit.extract",
     "fa4verify.kernels.shipped.audit.facts",
     "fa4verify.kernels.shipped.audit.finishing",
+    "fa4verify.kernels.shipped.audit.float_flow",
     "fa4verify.kernels.shipped.audit.gradients",
     "fa4verify.kernels.shipped.audit.paths",
+    "fa4verify.kernels.shipped.audit.program",
     "fa4verify.kernels.shipped.audit.row_sum",
     "fa4verify.kernels.shipped.audit.softmax",
     "fa4verify.kernels.shipped.audit.values",

@@ -95,7 +95,7 @@ class Graph:
             return
         if opcode.startswith("mov.") and self._copied(index, operands):
             return
-        results = self._results(opcode, operands)
+        results = written(statement)
         taken = [one for one in _flat(operands[1:] if results else operands) if one not in results[1:]]
         if opcode.endswith("f32x2") and results:
             for half in (0, 1):
@@ -107,7 +107,7 @@ class Graph:
                 chosen = tuple(_value(one, half if at < 2 else 0, index) for at, one in enumerate(taken))
                 self._node(Node(opcode, chosen, statement, index, half), results[0], (half,))
             return
-        values = tuple(_value(one, half, index) for one in taken for half in _halves(one))
+        values = read(taken, index)
         for lane, register in enumerate(results):
             self._node(Node(opcode, values, statement, index, lane), register, _halves(register))
 
@@ -136,14 +136,6 @@ class Graph:
                 self._define(index, into, half, _value(source, half, index))
             return True
         return False
-
-    @staticmethod
-    def _results(opcode: str, operands: tuple[Operand, ...]) -> tuple[Register, ...]:
-        written = operands[0]
-        results = [one for one in _flat((written,)) if isinstance(one, Register)] if _writable(written) else []
-        if opcode.startswith("tcgen05.ld.red") and len(operands) > 1 and isinstance(operands[1], Register):
-            results.append(operands[1])
-        return tuple(results)
 
     # Asking
 
@@ -280,8 +272,22 @@ class Graph:
         return result
 
 
-def _writable(operand: Operand) -> bool:
-    return isinstance(operand, Register | Pair | Vector)
+def outputs(statement: Statement) -> int:
+    """Return how many of a statement's operands, from the first on, it writes."""
+    opcode, operands = statement.opcode, statement.operands
+    if not operands or opcode.startswith(WITHOUT_RESULT) or not isinstance(operands[0], Register | Pair | Vector):
+        return 0
+    return 2 if opcode.startswith("tcgen05.ld.red") and isinstance(operands[1], Register) else 1
+
+
+def written(statement: Statement) -> tuple[Register, ...]:
+    """Return the registers that a statement writes, in order."""
+    return tuple(one for one in _flat(statement.operands[: outputs(statement)]) if isinstance(one, Register))
+
+
+def read(operands: Iterable[Operand], at: int) -> tuple[Value | Constant, ...]:
+    """Return the values that statement `at` reads by these operands, addresses left out."""
+    return tuple(_value(one, half, at) for one in _flat(operands) for half in _halves(one))
 
 
 def _flat(operands: Iterable[Operand]) -> list[Operand]:

@@ -26,12 +26,11 @@ def texts(identity):
 
 def result(identity, edit=lambda ptx: ptx):
     """Return the facts of a configuration whose PTX is edited first."""
-    from fa4verify.kernels.shipped.audit.extract import facts_of
+    from fa4verify.kernels.shipped.audit.extract import facts_of, together
 
     gathered = {}
     for one in texts(identity):
-        for kind, facts in facts_of(edit(one.ptx), one.parameters).items():
-            gathered[kind] = {**gathered.get(kind, {}), **facts}
+        gathered = together(gathered, facts_of(edit(one.ptx), one.parameters))
     return Result(BY_ID[identity], gathered)
 
 
