@@ -1,23 +1,28 @@
-"""Attention in float64 on a GPU, a block of query rows by all their keys at a time.
+"""Attention in float64 on a GPU: tiles64.py's kernels, and torch's products where scores go through memory.
 
-Contract: what fp64.py and backward.py compute, by the same formulas on the same stored inputs, with torch's float64
-matrix products; the names, shapes and moments are theirs. Bits depend on where it ran, but each result lies within the
-error bounds of those modules' docstrings (the scale is folded into q, which costs the rounding that they spend on the
-score), and is certified as theirs is, on the CPU. `serves` says whether a problem is done here: inputs that are not
-finite keep to the CPU, whose rules for them are exact, and so do those whose scores may exceed LARGEST nats: here a
-backward computes them twice, in sums of another order, and exp of their difference would be no weight (at scores of
-1e36 it was infinity where one key had all the weight).
+Contract: what fp64.py and backward.py compute, by the same formulas on the same stored inputs; the names, shapes and
+moments are theirs. Bits depend on where it ran, and are the same from run to run; tiles64.py derives the errors, and a
+result is certified as theirs is, on the CPU. `serves` says whether a problem is done here: inputs that are not finite
+keep to the CPU, whose rules for them are exact, and so do those whose scores may exceed LARGEST nats: a backward
+computes them twice, in sums of another order, and exp of their difference would be no weight (at scores of 1e36 it was
+infinity where one key had all the weight). A forward whose heads are no wider than FUSED and that needs no moments
+never stores scores. All else takes blocks of rows by all keys that some of them see: wider heads' accumulators do not
+fit the registers, and moments are up to eleven products with the same weights, which are cheaper read than made anew.
 
-Working memory: BYTES for a block's scores, three times that in a backward, and the operands in float64.
+Working memory: BYTES for a block's scores or weights, twice that with moments or in a backward, three times with both
+and a softcap, beside the operands and results in float64.
 
-Speed: on a GPU with fast float64 at least half the rate of a float64 product of 8192 x 8192 matrices, in the same run
-(`benchmarks/device64.py`; docs/gpu.md has the H200's figures). One softmax call reads scores from shared memory and
-writes weights: exp, sum and division as separate operations read and write the tile three times more.
+Speed: on a GPU with fast float64 at least half the rate of a float64 product of 8192 x 8192 matrices, in the same run,
+where the GPU is full and all keys are seen; docs/gpu.md has the H200's figures, causal ones and small problems too
+(`benchmarks/device64.py`). Every call costs the host some 50 us there, and one that allocates more, so that a block
+reuses its places and nothing waits for the device.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +31,7 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -35,8 +41,21 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     T = torch.Tensor
 
-BYTES = 1 << 28
+BYTES = 1 << 29
 LARGEST = 2.0**30  # a score's rounding, some 2^-53 of it a term, then moves a weight by 2^-20 at most
+PARTS = 4  # blocks of rows where rows see unlike keys: more waste fewer products and wait longer for the host
+FUSED = 128
+ALIGNED = 64  # a block starts at a multiple of it: products from an odd row on are a quarter slower
+# Rows, keys, warps and stages of a tile, by the padded head dim (64 or less, 128) and whether rows see unlike keys: the
+# fastest of nine (four at 128) on an H200; no register spills.
+TILES = {
+    (64, False): (64, 64, 4, 2),
+    (64, True): (128, 64, 8, 2),
+    (128, False): (128, 32, 8, 2),
+    (128, True): (128, 32, 8, 2),
+}
+WEIGHTS = (64, 32, 16, 4, 3)  # rows, keys, step along the head dim, warps, stages: of eight the fastest without spills
+SOFTMAX = (1, 2048, 8)  # rows, keys, warps: the fastest of five
 
 
 def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
@@ -53,23 +72,29 @@ def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
 
 def forward(problem: Problem, device: str, *, moments: bool = False) -> dict[str, Array]:
     """Return what `fp64.forward` returns."""
-    place = _Placed(problem, device)
-    return {name: place.numpy(name, values) for name, values in place.forward(moments=moments).items()}
+    with _current(device):
+        place = _Placed(problem, device)
+        return {name: place.numpy(name, values) for name, values in place.forward(moments=moments).items()}
 
 
 def backward(problem: Problem, upstream: Upstream, device: str, *, moments: bool = False) -> dict[str, Array]:
     """Return what `backward.backward` returns."""
-    place = _Placed(problem, device)
-    return {name: place.numpy(name, values) for name, values in place.backward(upstream, moments=moments).items()}
+    with _current(device):
+        place = _Placed(problem, device)
+        return {name: place.numpy(name, values) for name, values in place.backward(upstream, moments=moments).items()}
+
+
+def _current(device: str) -> AbstractContextManager[Any]:
+    """Make it the device that Triton launches on; under its interpreter there is none."""
+    return nullcontext() if device == "cpu" else torch.cuda.device(device)
 
 
 @dataclass
 class _Block:
-    """Rows [start, stop) of all heads, the keys that some of them see, and a mask where not all see all."""
+    """Rows [start, stop) of all heads, the keys that some of them see."""
 
     rows: slice
     keys: slice
-    unseen: T | None
 
 
 class _Placed:
@@ -80,10 +105,16 @@ class _Placed:
         batch, self.seqlen_q, heads, _ = problem.q.shape
         self.group, self.shared = problem.group, batch * problem.k.shape[2]
         self.batch, self.heads = batch, heads
-        self.q = self.of_queries(problem.q) * problem.scale
+        self.q = (self.of_queries(problem.q) * problem.scale).contiguous()
         self.k, self.v = self.of_keys(problem.k), self.of_keys(problem.v)
         self.first, self.last = problem.visible(np.arange(self.seqlen_q))
-        self.empty = torch.from_numpy(self.first >= self.last).to(device)
+        empty = self.first >= self.last
+        self.empty = torch.from_numpy(empty).to(device) if empty.any() else None
+        self.masked = problem.left is not None or problem.right is not None
+        self.edges = [torch.from_numpy(x.astype(np.int32)).to(device) for x in (self.first, self.last)]
+        self.cap = torch.full((1,), problem.softcap, dtype=torch.float64, device=device)
+        self.memory: list[T] = []
+        self.tiles = importlib.import_module("fa4verify.references.tiles64")
 
     def of_queries(self, stored: Any) -> T:
         """Return (batch, seqlen_q, heads, width) as (batch * heads_kv, group, seqlen_q, width)."""
@@ -107,79 +138,101 @@ class _Placed:
             values = values.reshape(self.batch, self.heads, self.seqlen_q)
         return np.ascontiguousarray(values.cpu().numpy())
 
-    def blocks(self, tiles: int) -> Iterator[_Block]:
-        """Yield the blocks of rows that fit `tiles` tiles of scores into BYTES each, without those that see nothing."""
-        seqlen_k = self.k.shape[1]
-        step = max(
-            1, min(self.seqlen_q, BYTES // (8 * max(1, seqlen_k) * self.shared * self.group * max(1, tiles // 2)))
-        )
+    def step(self) -> int:
+        """Return a block's rows."""
+        step = BYTES // (8 * max(1, self.k.shape[1]) * self.shared * self.group)
+        if self.masked:  # what a block's last row sees is paid for by all its rows
+            step = min(step, max(step // 16, self.seqlen_q // PARTS))
+        if step > ALIGNED:
+            step -= step % ALIGNED
+        return int(max(1, min(self.seqlen_q, step)))
+
+    def blocks(self) -> Iterator[_Block]:
+        """Yield blocks of rows whose scores fit BYTES, without those that see nothing."""
+        step = self.step()
         for start in range(0, self.seqlen_q, step):
             stop = min(start + step, self.seqlen_q)
             low, high = int(self.first[start]), int(self.last[stop - 1])  # both grow with the row
-            if low >= high:
-                continue
-            unseen = None
-            if low < self.first[stop - 1] or high > self.last[start]:
-                columns = torch.arange(low, high, device=self.device)
-                edges = (torch.from_numpy(x[start:stop]).to(self.device)[:, None] for x in (self.first, self.last))
-                first, last = edges
-                unseen = (columns < first) | (columns >= last)
-            yield _Block(slice(start, stop), slice(low, high), unseen)
+            if low < high:
+                yield _Block(slice(start, stop), slice(low, high))
 
-    def scores(self, block: _Block, *, slope: bool = False) -> tuple[T, T | None]:
-        """Return the scores in nats (shared, group, rows, keys), -inf where unseen, and the softcap's slope."""
-        q, k, cap = self.q[:, :, block.rows], self.k[:, block.keys], self.problem.softcap
-        flat = torch.bmm(q.reshape(self.shared, -1, q.shape[3]), k.transpose(1, 2))
-        s = flat.view(self.shared, self.group, -1, k.shape[1])
-        steep = None
-        if cap:
-            s /= cap
-            steep = _slope(s) if slope else None
-            s.tanh_().mul_(cap)
-        if block.unseen is not None:
-            s.masked_fill_(block.unseen, -math.inf)
-        return s, steep
+    def buffers(self, block: _Block, count: int) -> list[T]:
+        """Return places for (shared, group, rows, keys), the same for every block: new ones cost more than a kernel."""
+        rows, keys = block.rows.stop - block.rows.start, block.keys.stop - block.keys.start
+        shape = (self.shared, self.group, rows, keys)
+        while len(self.memory) < count:  # the widest block may come last
+            self.memory.append(self._empty(self.shared * self.group * self.step() * self.k.shape[1]))
+        return [x[: math.prod(shape)].view(shape) for x in self.memory[:count]]
 
     def forward(self, *, moments: bool) -> dict[str, T]:
         """Return results in this class's layout, on the device."""
         like_lse = (self.shared, self.group, self.seqlen_q)
-        width = self.v.shape[2]
-        o = self._zeros(*like_lse, width)
-        lse, weight = self._full(like_lse, -math.inf), self._zeros(*like_lse)
-        top, top_key = self._full(like_lse, -math.inf), self._full(like_lse, -1.0)
+        o = self._zeros(*like_lse, self.v.shape[2])
+        lse, weight, top_key, top = (self._zeros(*like_lse) for _ in range(4))
         found = {"o": o, "lse": lse, "top_key": top_key, "top_weight": weight}
-        if moments:
-            found |= {"spread": torch.zeros_like(o), "magnitude": torch.zeros_like(o), "row_max": top}
-        for block in self.blocks(2 if moments else 1):
-            s, _ = self.scores(block)
-            rows, values = block.rows, self.v[:, block.keys]
-            largest, key = s.max(dim=3)
-            p = torch.softmax(s, dim=3)
-            mine = p.gather(3, key[..., None])[..., 0]
-            lse[:, :, rows] = largest - mine.log()
-            weight[:, :, rows], top[:, :, rows], top_key[:, :, rows] = mine, largest, (key + block.keys.start).double()
-            o[:, :, rows] = self._product(p, values)
+        if not moments and max(self.k.shape[2], self.v.shape[2]) <= FUSED:
+            self._fused(found)
+        else:
             if moments:
-                found["magnitude"][:, :, rows] = self._product(p, values.abs())
-                found["spread"][:, :, rows] = self._product(p.mul_(p), values * values).sqrt_()
+                found |= {"spread": torch.zeros_like(o), "magnitude": torch.zeros_like(o), "row_max": top}
+            self._through_memory(found, top, moments=moments)
         self._close(found, moments)
         return found
+
+    def _fused(self, found: dict[str, T]) -> None:
+        """Solve without scores in memory."""
+        width, width_v, seqlen_k = self.k.shape[2], self.v.shape[2], self.k.shape[1]
+        padded, padded_v = (max(16, 1 << (x - 1).bit_length()) for x in (width, width_v))
+        m, n, warps, stages = TILES[max(64, padded, padded_v), self.masked]
+        self.tiles.forward[(self.shared * self.group, -(-self.seqlen_q // m))](
+            self.q, self.k, self.v, *self.edges, self.cap,
+            found["o"], found["lse"], found["top_key"], found["top_weight"],
+            self.group, self.seqlen_q, seqlen_k,
+            D=width, DV=width_v, BD=padded, BDV=padded_v, M=m, N=n,
+            CAPPED=self.problem.softcap != 0, MASKED=self.masked or seqlen_k % n != 0,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    def _through_memory(self, found: dict[str, T], top: T, *, moments: bool) -> None:
+        for block in self.blocks():
+            rows, keys, values = block.rows, block.keys, self.v[:, block.keys]
+            q, k = self.q[:, :, rows], self.k[:, keys]
+            p, *squares = self.buffers(block, 2 if moments else 1)
+            flat = p.view(self.shared, -1, p.shape[3])
+            torch.bmm(q.reshape(self.shared, -1, q.shape[3]), k.transpose(1, 2), out=flat)
+            self.tiles.softmax[(-(-p.shape[2] // SOFTMAX[0]), self.shared * self.group)](
+                p, *(squares or [p]), *self.edges, self.cap, found["lse"], found["top_key"], found["top_weight"], top,
+                rows.start, keys.start, p.shape[2], p.shape[3], self.seqlen_q,
+                M=SOFTMAX[0], N=SOFTMAX[1], CAPPED=self.problem.softcap != 0, SQUARES=moments, num_warps=SOFTMAX[2],
+            )  # fmt: skip
+            one = found["top_weight"][:, :, rows, None]
+            if not moments:
+                found["o"][:, :, rows] = self._product(p, values) * one
+                continue
+            both = self._product(p, torch.cat((values, values.abs()), dim=2)) * one
+            width = values.shape[2]
+            found["o"][:, :, rows], found["magnitude"][:, :, rows] = both[..., :width], both[..., width:]
+            found["spread"][:, :, rows] = self._product(squares[0], values * values).sqrt_() * one
 
     def _close(self, found: dict[str, T], moments: bool) -> None:
         """Take the sink into account, and set what rows without keys are declared to give."""
         sink = self.sink()
-        share = torch.ones_like(found["lse"])
+        self.set_empty(found["lse"], -math.inf)
         if sink is not None:
             both = torch.logaddexp(found["lse"], sink)
             share = (found["lse"] - both).exp()
             found["lse"].copy_(both)
-        found["top_weight"] *= share
-        for name in ("o", "spread", "magnitude") if moments else ("o",):
-            found[name] *= share[..., None]
-            found[name][:, :, self.empty] = 0.0
-        found["lse"][:, :, self.empty] = -math.inf if sink is None else sink.expand_as(share)[:, :, self.empty]
-        for name, value in (("top_weight", 0.0), ("top_key", -1.0), *([("row_max", -math.inf)] if moments else [])):
-            found[name][:, :, self.empty] = value
+            found["top_weight"] *= share
+            for name in ("o", "spread", "magnitude") if moments else ("o",):
+                found[name] *= share[..., None]
+        for name in found.keys() - {"lse"}:
+            self.set_empty(found[name], {"top_key": -1.0, "row_max": -math.inf}.get(name, 0.0))
+
+    def set_empty(self, values: T, value: float) -> T:
+        """Set what belongs to rows without keys."""
+        if self.empty is not None:
+            values.masked_fill_(self.empty if values.ndim == 3 else self.empty[:, None], value)
+        return values
 
     def sink(self) -> T | None:
         """Return the sinks as (shared, group, 1), which broadcasts over rows."""
@@ -195,12 +248,12 @@ class _Placed:
         terms = solved["o"] * dout
         delta = terms.sum(dim=3)
         from_o = terms.pow(2).sum(dim=3).sqrt() if moments else torch.zeros_like(delta)
-        delta[:, :, self.empty] = from_o[:, :, self.empty] = 0.0
+        self.set_empty(delta, 0.0)
+        self.set_empty(from_o, 0.0)
         below = delta if upstream.dlse is None else delta - self._of_rows(upstream.dlse)
-        lse = solved["lse"].clone()
-        lse[:, :, self.empty] = 0.0
-        sums = _Sums(self, dout, lse, torch.where(self.empty, 0.0, below), from_o, moments=moments)
-        for block in self.blocks(6 if moments else 3):
+        lse = self.set_empty(solved["lse"].clone(), 0.0)
+        sums = _Sums(self, dout.contiguous(), lse, self.set_empty(below.clone(), 0.0), from_o, moments=moments)
+        for block in self.blocks():
             sums.add(block)
         found = {"delta": delta, "lse": solved["lse"], **sums.finish()}
         if moments:
@@ -225,11 +278,11 @@ class _Placed:
         flat = torch.bmm(weights.reshape(self.shared, -1, weights.shape[3]), values)
         return flat.view(self.shared, self.group, -1, values.shape[2])
 
+    def _empty(self, *shape: int) -> T:
+        return torch.empty(shape, dtype=torch.float64, device=self.device)
+
     def _zeros(self, *shape: int) -> T:
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-    def _full(self, shape: tuple[int, ...], value: float) -> T:
-        return torch.full(shape, value, dtype=torch.float64, device=self.device)
 
 
 class _Sums:
@@ -248,46 +301,62 @@ class _Sums:
 
     def add(self, block: _Block) -> None:
         """Add one block."""
-        rows, keys, placed = block.rows, block.keys, self.placed
-        s, slope = placed.scores(block, slope=True)
-        p = s.sub_(self.lse[:, :, rows, None]).exp_()
-        q, dout = placed.q[:, :, rows], self.dout[:, :, rows]
-        k, v = placed.k[:, keys], placed.v[:, keys]
-        flat = torch.bmm(dout.reshape(placed.shared, -1, v.shape[2]), v.transpose(1, 2))
-        ds = flat.view_as(p)
-        if self.moments:
-            self.from_p[:, :, rows] = (p * ds).pow_(2).sum(dim=3).sqrt()
-            self.sigma[:, :, rows] = torch.hypot(self.from_o[:, :, rows], self.from_p[:, :, rows])
-        ds.sub_(self.below[:, :, rows, None]).mul_(p)
-        if slope is not None:
-            ds *= slope
-        if block.unseen is not None:
-            ds.masked_fill_(block.unseen, 0.0)
-        self._to_keys("dv", keys, p, dout)
+        rows, keys, placed, moments = block.rows, block.keys, self.placed, self.moments
+        q, dout, k = placed.q[:, :, rows], self.dout[:, :, rows], placed.k[:, keys]
+        m, n, depth, warps, stages = WEIGHTS
+        shape = (placed.shared, placed.group, q.shape[2], k.shape[1])
+        tiles = (-(-shape[3] // n), -(-shape[2] // m), shape[0] * shape[1])
+        cap = placed.problem.softcap != 0
+        p, ds, *rest = placed.buffers(block, 3 if cap and moments else 2)
+        slopes = rest[0] if rest else p
+        parts = [placed._empty(*shape[:3], tiles[0]) if moments else p for _ in range(2)]
+        placed.tiles.weights[tiles](
+            placed.q, placed.k, self.dout, placed.v, *placed.edges, self.lse, self.below, placed.cap,
+            p, ds, slopes, *parts, rows.start, keys.start, shape[2], shape[3],
+            placed.group, placed.seqlen_q, placed.k.shape[1],
+            D=q.shape[3], DV=dout.shape[3], BK=depth, M=m, N=n, CAPPED=cap, MASKED=placed.masked, MOMENTS=moments,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
         self._to_keys("dk", keys, ds, q)
         self.found["dq"][:, :, rows] = placed._product(ds, k)
-        if self.moments:
-            self._add_moments(block, p if slope is None else p * slope, p, ds, q, k, dout)
+        if not moments:
+            self._to_keys("dv", keys, p, dout)
+            return
+        self._to_keys("dv dv_magnitude", keys, p, torch.cat((dout, dout.abs()), dim=3))
+        self.from_p[:, :, rows] = parts[0].sum(dim=3).sqrt()
+        self.found["ds_max"][:, :, rows] = parts[1].amax(dim=3)
+        self.sigma[:, :, rows] = torch.hypot(self.from_o[:, :, rows], self.from_p[:, :, rows])
+        self._add_moments(rows, keys, slopes, p, ds, q, k, dout)
 
-    def _add_moments(self, block: _Block, slopes: T, p: T, ds: T, q: T, k: T, dout: T) -> None:
-        rows, keys, product = block.rows, block.keys, self.placed._product
-        leaning = slopes * self.sigma[:, :, rows, None]
+    def _add_moments(self, rows: slice, keys: slice, slopes: T, p: T, ds: T, q: T, k: T, dout: T) -> None:
+        product = self.placed._product
         self.found["dq_from_delta"][:, :, rows] = product(slopes, k)
-        self._to_keys("dk_from_delta", keys, leaning.pow_(2), q * q)
         ds.abs_()
-        self.found["ds_max"][:, :, rows] = ds.amax(dim=3)
-        self._to_keys("dv_magnitude", keys, p, dout.abs())
         self._to_keys("dk_magnitude", keys, ds, q.abs())
         self.found["dq_magnitude"][:, :, rows] = product(ds, k.abs())
         ds.pow_(2)
-        self._to_keys("dv_spread", keys, p * p, dout * dout)
         self._to_keys("dk_spread", keys, ds, q * q)
         self.found["dq_spread"][:, :, rows] = product(ds, k * k)
+        leaning = (q * self.sigma[:, :, rows, None]).pow_(2)
+        p.pow_(2)
+        if slopes is p:
+            self._to_keys("dv_spread dk_from_delta", keys, p, torch.cat((dout * dout, leaning), dim=3))
+        else:
+            self._to_keys("dv_spread", keys, p, dout * dout)
+            self._to_keys("dk_from_delta", keys, slopes.pow_(2), leaning)
 
-    def _to_keys(self, name: str, keys: slice, weights: T, values: T) -> None:
-        """Add weights (shared, group, rows, keys), transposed, times values (shared, group, rows, width)."""
-        flat = weights.reshape(self.placed.shared, -1, weights.shape[3]).transpose(1, 2)
-        self.found[name][:, keys] += torch.bmm(flat, values.reshape(self.placed.shared, flat.shape[2], -1))
+    def _to_keys(self, names: str, keys: slice, weights: T, values: T) -> None:
+        """Add weights (shared, group, rows, keys), transposed, times values (shared, group, rows, their widths)."""
+        flat = weights.view(self.placed.shared, -1, weights.shape[3]).transpose(1, 2)
+        values = values.reshape(self.placed.shared, flat.shape[2], -1)
+        if " " not in names:
+            self.found[names][:, keys].baddbmm_(flat, values)
+            return
+        products = torch.bmm(flat, values)
+        for name in names.split():
+            width = self.found[name].shape[2]
+            self.found[name][:, keys] += products[:, :, :width]
+            products = products[:, :, width:]
 
     def finish(self) -> dict[str, T]:
         """Return the sums; q carries the scale already, k does not."""
@@ -300,12 +369,6 @@ class _Sums:
                 found[name].sqrt_()
             found["dq_spread"] *= abs(scale)
         return found
-
-
-def _slope(x: T) -> T:
-    """Return 1 - tanh^2(x), to a few ulp of itself."""
-    e = (x.abs() * -2.0).exp_()
-    return 4.0 * e / (e + 1.0).pow_(2)
 
 
 def _torch(stored: Any) -> T:
