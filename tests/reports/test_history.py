@@ -130,6 +130,16 @@ def test_another_machine_moves_figures_by_what_its_truth_can():
     assert {name for name, *_ in found.environment} == {*DECIDES}
 
 
+def test_a_truth_solved_on_a_gpu_is_one_of_another_machine():
+    def on(device: str | None) -> object:
+        item = run(of("a", radius=1e-12, rmse=1e-5 + (3e-12 if device else 0.0)))
+        return summarise(type(item)(msgspec.structs.replace(item.header, device=device), item.records))
+
+    assert compare(on(None), on("cuda:0")).departed is False
+    assert compare(on(None), on("cpu")).departed
+    assert compare(on("cuda:1"), on("cuda:0")).departed is False, "the same figure"
+
+
 def test_what_is_not_checked_any_more_is_a_regression():
     old, new = (of("a", checked={"o": state, "lse": "checked"}) for state in ("checked", "no budget"))
     found = compared([old], [new])
