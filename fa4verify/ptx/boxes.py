@@ -22,7 +22,7 @@ from fa4verify.ptx.raw import (
     store_i64,
     store_u64,
 )
-from fa4verify.ptx.tensor_map import F32, read_map
+from fa4verify.ptx.tensor_map import ADDRESS, F32, read_map
 
 OK, WRONG_MAP, OUTSIDE_SHARED, OUTSIDE_GLOBAL = range(4)
 LOAD, STORE, ADD = range(3)
@@ -101,6 +101,7 @@ def copy_box(place, rank, coordinates, shared, size, offset, memory, ranges, dir
             rest //= tensor.box[i]
             inside = inside and p >= 0 and p < tensor.sizes[i]
             line += p * tensor.strides[i]
+        line &= ADDRESS  # FA4's packed sequences start their tensor before the memory, far enough to wrap
         low, high = max(first, 0), min(first + tensor.box[0], tensor.sizes[0])  # elements of this row in the tensor
         if not inside or low >= high:
             low = high = first

@@ -34,7 +34,7 @@ _BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f16": 2, "f32": 4, "f64": 8, "
 _BYTES_OF_TYPE = tuple({ELEMENT_TYPES[name]: size for name, size in _BYTES.items()}.get(i, 0) for i in range(16))
 _MARK = 0x2
 _KNOWN = 0x2 | 0x7 << 4 | 0xF << 7 | 0x3 << 13 | 0x7FFF << 17
-_ADDRESS = (1 << 57) - 1
+ADDRESS = (1 << 57) - 1  # what a GPU has of an address; sums beyond wrap
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read_map(at):  # type: ignore[no-untyped-def]
     if flags & ~_KNOWN or flags & _MARK == 0 or rank > MAX_RANK or int(load_u32(at + 52)) & 0xFFFFFF:
         element_bytes = 0
     return Box(
-        element_bytes, element_type, rank, (flags >> 13) & 3, load_i64(at) & _ADDRESS,
+        element_bytes, element_type, rank, (flags >> 13) & 3, load_i64(at) & ADDRESS,
         (
             int(load_u32(at + 32)) + 1, int(load_u32(at + 36)) + 1, int(load_u32(at + 40)) + 1,
             int(load_u32(at + 44)) + 1, int(load_u32(at + 48)) + 1,

@@ -109,6 +109,21 @@ def test_load(name):
     check_load(Copy(*CASES[name]))
 
 
+@pytest.mark.parametrize("before", [0, 1 << 40])
+def test_an_address_that_wraps(before):
+    """As FA4 writes packed sequences: a third dimension leads around all 57 bits, or back to where the memory is."""
+    copy = Copy(*CASES["inside"])
+    stride, there = 1 << 28, (before or 1 << 57) >> 28
+    sizes, strides = (64, 40, 2**31 - 1), (copy.tensor.strides[0], stride)
+    address = (copy.memory.ctypes.data - before) % 2**64
+    copy.state.parameters[:128] = np.frombuffer(
+        encode(TensorMap(address, "bf16", sizes, strides, (64, 16, 1))), np.uint8
+    )
+    copy.state.code[0, Column.F] = 3
+    copy.state.registers[0, 0, COORDINATES + 2] = there
+    check_load(copy)
+
+
 @pytest.mark.parametrize("swizzle", [1, 2, 3])
 @pytest.mark.parametrize("offset", [1024, 1024 + 128, 3072 + 640])
 def test_patterns_follow_the_address(swizzle, offset):
