@@ -97,13 +97,20 @@ def placed(suite: Suite, wanted: str, *, require_gpu: bool = False) -> Iterator[
     wanted
         "auto", "cpu", "cuda" or "cuda:N".
     require_gpu
-        BadRequest where nothing would run on a GPU: a run of emulations alone says nothing of the device.
+        BadRequest where nothing would run on a GPU: a run of emulations alone says nothing of the device, nor does one
+        on the CPU. A kernel of the user's own then claims one as well, and does not run without.
     """
-    if require_gpu and not runs_on_gpu(suite):
-        raise BadRequest("a GPU is required, and no kernel of these cases runs on one: --kernel flash-attn-4 does")
+    needing = list(map(kernels.needs_gpu, _names(suite)))
+    if require_gpu:
+        if not runs_on_gpu(suite):
+            raise BadRequest("a GPU is required, and no kernel of these cases runs on one: --kernel flash-attn-4 does")
+        if wanted == "cpu":
+            raise BadRequest("a GPU is required, and the device is to be cpu")
+        if not any(needing) and not gpus.listed():  # a kernel for GPUs fails case by case, with its reason
+            raise BadRequest("a GPU is required, and nvidia-smi lists none")
     if wanted == "cpu":
         yield wanted
-    elif wanted == "auto" and not (any(map(kernels.needs_gpu, _names(suite))) and gpus.listed()):
+    elif wanted == "auto" and not ((any(needing) or require_gpu) and gpus.listed()):
         yield None
     else:
         with ExitStack() as held:

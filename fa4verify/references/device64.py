@@ -5,9 +5,10 @@ moments are theirs. Bits depend on where it ran, and are the same from run to ru
 result is certified as theirs is, on the CPU. `serves` says whether a problem is done here: inputs that are not finite
 keep to the CPU, whose rules for them are exact, and so do those whose scores may exceed LARGEST nats: a backward
 computes them twice, in sums of another order, and exp of their difference would be no weight (at scores of 1e36 it was
-infinity where one key had all the weight). A forward whose heads are no wider than FUSED and that needs no moments
-never stores scores. All else takes blocks of rows by all keys that some of them see: wider heads' accumulators do not
-fit the registers, and moments are up to eleven products with the same weights, which are cheaper read than made anew.
+infinity where one key had all the weight). So do softcaps above CAP (at 1e18 every score was 0) and more than GRID
+heads in all. A forward whose heads are no wider than FUSED and that needs no moments never stores scores. All else
+takes blocks of rows by all keys that some of them see: wider heads' accumulators do not fit the registers, and moments
+are up to eleven products with the same weights, which are cheaper read than made anew.
 
 Working memory: BYTES for a block's scores or weights, twice that with moments or in a backward, three times with both
 and a softcap, beside the operands and results in float64.
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     T = torch.Tensor
 
 BYTES = 1 << 29
+CAP = 2.0**10  # tanh of tiles64.py is good to 3 u of 1, not of itself: above, small scores would lose their last places
+GRID = 65535  # heads of a batch: what CUDA allows in a grid's second and third dimension
 LARGEST = 2.0**30  # a score's rounding, some 2^-53 of it a term, then moves a weight by 2^-20 at most
 PARTS = 4  # blocks of rows where rows see unlike keys: more waste fewer products and wait longer for the host
 FUSED = 128
@@ -60,6 +63,8 @@ SOFTMAX = (1, 2048, 8)  # rows, keys, warps: the fastest of five
 
 def serves(problem: Problem, upstream: Upstream | None = None) -> bool:
     """Return whether everything is finite, the scores are of a size that can be recomputed, and there is any."""
+    if problem.softcap > CAP or problem.q.shape[0] * problem.q.shape[2] > GRID:
+        return False
     given: list[Any] = [problem.q, problem.k, problem.v]
     given += [] if problem.sink is None else [problem.sink]
     if upstream is not None:

@@ -13,6 +13,7 @@ suite tell how much of that is ordinary; without them every such case drifts.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -195,9 +196,8 @@ class _Figures:
     """Compares the figures of pairs of cases, and counts what it did."""
 
     def __init__(self, old: Summary, new: Summary) -> None:
-        kinds = {(header.device or "cpu").partition(":")[0] for header in (old.header, new.header)}
-        # A GPU solves the truth as well: another order of sums than the processor beside it.
-        self.exact = same_sums(old.header.fingerprint, new.header.fingerprint) and len(kinds) == 1
+        solvers = {_solver(header) for header in (old.header, new.header)}
+        self.exact = same_sums(old.header.fingerprint, new.header.fingerprint) and len(solvers) == 1
         self.compared = self.moved = self.incomparable = 0
         self._seeds = [_by_problem(summary) for summary in (old, new)]
 
@@ -254,6 +254,20 @@ class _Figures:
             return [record.activity[name] for record in records if name in record.activity]
         found = (_tensors(record).get(tensor) for record in records)
         return [metrics.values[name] for metrics in found if metrics is not None and name in metrics.values]
+
+
+def _solver(header: RunHeader) -> tuple[str, str] | None:
+    """Return which GPU solves the truth, in which order of sums: its model and Triton's version; None for none.
+
+    A file from before headers knew their device lists GPUs if its run had one.
+    """
+    facts, device = header.fingerprint, header.device
+    found = [said for name, said in facts.items() if re.fullmatch(r"gpu \d+", name)]
+    on_gpu = bool(found) if device is None else device.startswith("cuda")
+    if not on_gpu:
+        return None
+    model = facts.get(f"gpu {(device or '').partition(':')[2]}", found[0] if found else "")
+    return model.partition(", driver ")[0], facts.get("triton", "")
 
 
 def _tensors(record: Record) -> dict[str, Metrics]:

@@ -183,7 +183,7 @@ def _environment(summary: Summary) -> Iterator[_Part]:
     yield _whole(["what", "value"], [(_code(name), _code(value)) for name, value in list(facts.items())[:_FACTS]])
     yield _Part("</details>\n\n")
     if header.suite:
-        yield _Part(f"## Rerun\n\n{_fence(page.text(shlex.join(header.command(header.select))))}\n")
+        yield _Part(f"## Rerun\n\n{_fence(page.text(shlex.join(header.command(header.select)), 4000))}\n")
 
 
 def _table(headers: Sequence[str], lines: Iterable[Sequence[str]], count: int, heading: str = "") -> _Part:

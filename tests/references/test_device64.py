@@ -63,3 +63,17 @@ def test_scores_too_large_to_be_computed_twice_stay_on_the_cpu():
     assert not device64.serves(given)
     given.k[...] = stored(torch.full(given.k.shape, 2.0**-40, dtype=torch.bfloat16))
     assert device64.serves(given)
+
+
+def test_a_softcap_far_above_its_scores_stays_on_the_cpu():
+    """The kernels' tanh is off by 3 * 2^-53 of the cap, 3.4e-13 nats at 2^10; at 1e18 every score is 0."""
+    assert device64.serves(problem(8, 16, softcap=2.0**10))
+    assert not device64.serves(problem(8, 16, softcap=1e18))
+
+
+def test_more_heads_than_a_grid_holds_stay_on_the_cpu():
+    """CUDA refuses a second or third dimension of 65536; heads of a batch are one."""
+    one = drawn(65535, 1, 1, 1)
+    assert device64.serves(Problem(one, one.copy(), one.copy(), scale=1.0))
+    more = drawn(16384, 1, 4, 1)
+    assert not device64.serves(Problem(more, more.copy(), more.copy(), scale=1.0))

@@ -140,6 +140,27 @@ def test_a_truth_solved_on_a_gpu_is_one_of_another_machine():
     assert compare(on("cuda:1"), on("cuda:0")).departed is False, "the same figure"
 
 
+def test_a_truth_solved_on_another_gpu_is_one_of_another_machine():
+    """Another model takes other kernels of cuBLAS, another Triton other instructions; a driver changes neither."""
+    h200, a100 = "NVIDIA H200, sm_90, 143771 MiB, driver 5", "NVIDIA A100, sm_80, 81920 MiB, driver 5"
+
+    def on(device: str | None, moved: float = 0.0, **facts: str) -> object:
+        item = run(of("a", radius=1e-12, rmse=1e-5 + moved))
+        fingerprint = item.header.fingerprint | {name.replace("_", " "): fact for name, fact in facts.items()}
+        return summarise(
+            type(item)(msgspec.structs.replace(item.header, device=device, fingerprint=fingerprint), item.records)
+        )
+
+    here = on("cuda:0", gpu_0=h200, gpu_1=a100, triton="3.6.0")
+    assert compare(here, on("cuda:0", 3e-12, gpu_0=h200[:-1] + "6", triton="3.6.0")).departed
+    assert compare(here, on("cuda:1", 3e-12, gpu_0=a100, gpu_1=h200, triton="3.6.0")).departed
+    assert not compare(here, on("cuda:1", 3e-12, gpu_0=h200, gpu_1=a100, triton="3.6.0")).departed
+    assert not compare(here, on("cuda:0", 3e-12, gpu_0=h200, triton="3.7.0")).departed
+    old = on(None, gpu_0=h200, triton="3.6.0")  # a header without the field, of a run that had a GPU
+    assert compare(old, on("cuda:0", 3e-12, gpu_0=h200, triton="3.6.0")).departed
+    assert not compare(old, on("cpu", 3e-12, triton="3.6.0")).departed
+
+
 def test_what_is_not_checked_any_more_is_a_regression():
     old, new = (of("a", checked={"o": state, "lse": "checked"}) for state in ("checked", "no budget"))
     found = compared([old], [new])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 
+import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
 from fa4verify.reports import markdown, summarise
+from fa4verify.runs import Run
 from fa4verify.vocabulary import Study
 from tests.reports.make import HOSTILE, case, record, run, verdict
 
@@ -60,6 +63,17 @@ def test_golden() -> None:
     text = markdown.render(summarise(run(record("good"), record("bad", "FAIL"))))
     assert text.startswith(GOLDEN)
     assert text.endswith("## Rerun\n\n```text\nfa4verify run gate\n```\n")
+
+
+def test_the_command_is_whole_however_long_its_selection_and_stays_in_its_fence() -> None:
+    several = " or ".join(f"id=fwd-fa4_sm90-bf16-b1h2s384d64-causal-normal-s{seed}" for seed in range(30))
+    for select in (several, "```` </code><script>$(x) 'a'"):
+        given = run(record("good"))
+        header = msgspec.structs.replace(given.header, select=select, kernel="mine:attention", device="cuda:1")
+        text = markdown.render(summarise(Run(header, given.records)))
+        last = MarkdownIt("commonmark").parse(text)[-1]
+        assert last.type == "fence"
+        assert shlex.split(last.content) == header.command(select)
 
 
 def test_foreign_text_cannot_become_markup() -> None:
