@@ -51,9 +51,9 @@ def render(summary: Summary, comparison: Comparison | None = None) -> str:
     """Return the XML document; with a comparison, what departs from the baseline fails."""
     header = summary.header
     name = header.suite or "run"
-    tags = TAGS | ({"FAIL": "skipped"} if summary.is_study else {})
     departed = changes.departures(comparison) if comparison else {}
-    news = [_news(row, tags.get(row.status), departed.get(row.id, ())) for row in summary.rows]
+    tags = ["skipped" if summary.is_point(row) else TAGS.get(row.status) for row in summary.rows]
+    news = [_news(row, tag, departed.get(row.id, ())) for row, tag in zip(summary.rows, tags, strict=True)]
     found = [item[0] if item else None for item in news]
     lost = comparison.vanished if comparison and comparison.paired else ()
     found += ["error"] * (len(lost) + (comparison is not None and not comparison.paired))

@@ -63,8 +63,12 @@ class Summary:
 
     @property
     def is_study(self) -> bool:
-        """Whether a FAIL is a point of a curve."""
+        """Whether a FAIL that was measured is a point of a curve."""
         return self.header.study is not None
+
+    def is_point(self, row: Row) -> bool:
+        """Whether a FAIL is a point of a curve; one without a figure (no GPU where one is required) is none."""
+        return self.is_study and row.status == "FAIL" and row.record is not None and bool(row.record.metrics)
 
     @property
     def asked(self) -> int:
@@ -80,8 +84,7 @@ class Summary:
     @property
     def failures(self) -> tuple[Row, ...]:
         """What a reader must look at: all that neither passed nor was skipped, without the points of a study."""
-        fine = {"PASS", "SKIPPED", "FAIL"} if self.is_study else {"PASS", "SKIPPED"}
-        return tuple(row for row in self.rows if row.status not in fine)
+        return tuple(row for row in self.rows if row.status not in ("PASS", "SKIPPED") and not self.is_point(row))
 
     @property
     def fa_rule(self) -> tuple[int, int]:
@@ -111,8 +114,13 @@ class Summary:
     @property
     def totals(self) -> str:
         """The counts that are not zero, in words."""
-        words = WORDS | ({"FAIL": "failed (points of the study)"} if self.is_study else {})
-        named = [f"{count} {words[status]}" for status, count in self.counts.items() if count]
+        points = sum(map(self.is_point, self.rows))
+        told = []
+        for status, count in self.counts.items():
+            told.append((count - points if status == "FAIL" else count, WORDS[status]))
+            if status == "FAIL":
+                told.append((points, "failed (points of the study)"))
+        named = [f"{count} {word}" for count, word in told if count]
         return f"{self.asked} asked: {', '.join(named)}" if named else "no cases were asked for"
 
     @property
@@ -170,11 +178,11 @@ def summarise(run: Run) -> Summary:
 def exit_code(summary: Summary) -> int:
     """Return 0 if all passed, 1 if something failed, 3 if nothing failed but not everything could be said.
 
-    Skips are fine as long as something passed. In a study every FAIL is a point that was measured.
+    Skips are fine as long as something passed. In a study a FAIL that was measured is a point.
     """
-    counts = summary.counts
-    measured = counts["PASS"] + (counts["FAIL"] if summary.is_study else 0)
-    if counts["CRASHED"] or counts["TIMEOUT"] or (counts["FAIL"] and not summary.is_study):
+    counts, points = summary.counts, sum(map(summary.is_point, summary.rows))
+    measured = counts["PASS"] + points
+    if counts["CRASHED"] or counts["TIMEOUT"] or counts["FAIL"] > points:
         return 1
     return 3 if counts["INCONCLUSIVE"] or counts["MISSING"] or summary.notes or not measured else 0
 

@@ -41,6 +41,16 @@ def test_exit_codes(outcomes: str, gate: int, study: int) -> None:
     assert exit_code(summarise(run(*records, asked=asked, study=STUDY))) == study
 
 
+def test_a_fail_without_a_figure_is_no_point_of_a_study() -> None:
+    """As where a GPU is required and there is none: nothing was measured, and a curve without points is no success."""
+    unmeasured = record("a", "FAIL", metrics={}, baseline={}, activity={})
+    found = summarise(run(unmeasured, record("b", "FAIL"), study=STUDY))
+    assert exit_code(found) == 1
+    assert [row.id for row in found.failures] == ["a"]
+    assert found.totals == "2 asked: 1 failed, 1 failed (points of the study)"
+    assert exit_code(summarise(run(record("b", "FAIL"), study=STUDY))) == 0
+
+
 def test_a_file_that_could_not_be_read_in_full_is_never_a_pass() -> None:
     assert exit_code(summarise(run(record("a"), notes=("line 3 is unreadable",)))) == 3
 
