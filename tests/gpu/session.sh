@@ -3,11 +3,11 @@
 #
 # Each step has its own time limit and log, OUT/STEP.log, and a failing one does not stop the others: the last line names
 # those that failed, and the exit code is their number. Run files, reports and recordings come back in
-# OUT/results-STEP.tar.gz. From the root of the repository; nothing needs to be installed but
-# the dependencies. Steps, with what they take on an H200 with 16 cores (~: not measured): smoke 75 s, rest 44 s, features
-# 70 s, tests 51 s, admit 160 s, tables 20 s, record ~280 s, truth 5 s, invariance 229 s (nearly all of it FA4's compiler:
-# six or so kernels for each of 12 problems, that no other shares), compile 34 s, peers 80 s, fidelity 50 s, idle 131 s and
-# loaded 145 s (19 cells each), release 103 s. `peers` and `invariance` find what docs/gpu.md says, and exit with 1.
+# OUT/results-STEP.tar.gz. From the root of the repository; nothing needs to be installed but the dependencies. Steps, with
+# what they take on an H200 with 16 cores (~: not measured): smoke 75 s, rest 44 s, features 70 s, tests 51 s, admit 160 s,
+# tables 20 s, record ~280 s, truth 19 s, invariance 229 s (nearly all of it FA4's compiler: six or so kernels for each of
+# 12 problems, that no other shares), compile 34 s, peers 80 s, fidelity 50 s, idle 131 s and loaded 145 s (19 cells each),
+# release 103 s. `peers` and `invariance` find what docs/gpu.md says, and exit with 1.
 set -u
 out=$1
 shift

@@ -65,6 +65,8 @@ BATCHES = "bwd-fa4_sm100-fp16-b2h4s128d64-sink-sink_tokens-s0"
 SAME_P = "bwd-fa4_sm100-bf16-b1h1q128k255d64-uniform_tiny_output-s0"
 CAP = "bwd-fa4_sm100-fp16-b1h1q256k512d64-softcap30-softcap_range-s0"
 SAME_V = "bwd-fa4_sm100-fp16-b1h2s256d64-cancellation_bwd-spread0-s0"
+NEGATIVE = "bwd-fa4_sm100-bf16-b1h1s192d64-negative_rows-depth120-s0"
+HUGE_KEY = "bwd-fa4_sm100-fp16-b1h2kv1s256d64-grad_adversarial-s0"
 REPEAT = next(case_id for case_id in GATE if case_id.startswith("rep-fa4_sm100-fp16-b1h2q128k1024d64-runs"))
 CATCHES_BACKWARD = {
     "gradients-zero": [WINDOW],

@@ -10,7 +10,7 @@ import pytest
 from fa4verify import flow
 
 from .catalog import ABOUT, ABOUT_BACKWARD, backward_kernel_name, kernel_name
-from .catches import CATCHES, CATCHES_BACKWARD, EXP2, GATE
+from .catches import CATCHES, CATCHES_BACKWARD, EXP2, GATE, HUGE_KEY, NEGATIVE
 
 
 def _outcome(case_id: str, kernel: str) -> tuple[str, str]:
@@ -44,6 +44,16 @@ def test_the_clean_twins_pass(case_id: str):
 def test_the_gate_fails_its_gradients(mutant: str, case_id: str):
     outcome, why = _outcome(case_id, backward_kernel_name(mutant))
     assert outcome == "FAIL", f"{ABOUT_BACKWARD[mutant]}: {outcome} {why}"
+
+
+@pytest.mark.parametrize(
+    ("mutant", "case_id", "budget"),
+    [("dk-unscaled", NEGATIVE, "dk-rows"), ("dk-last-queries-lost", HUGE_KEY, "dv-rows")],
+)
+def test_a_limit_that_is_wide_for_chance_fails_what_is_wrong(mutant: str, case_id: str, budget: str):
+    for kernel, within in ((backward_kernel_name(mutant), False), (backward_kernel_name("clean"), True)):
+        record = flow.verify(msgspec.structs.replace(GATE[case_id], kernel=kernel))
+        assert [f.passed for f in record.verdict.findings if f.budget == budget] == [within], kernel
 
 
 @pytest.mark.parametrize("case_id", sorted({case_id for ids in CATCHES_BACKWARD.values() for case_id in ids}))
