@@ -10,12 +10,12 @@ Known limit: judged alone, as the pytest plugin does, a case has only the kept r
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from fa4verify import kernels
+from fa4verify.outcome import write
 from fa4verify.reports import changes, history, summarise
 from fa4verify.runs import Run, RunFileError, packed, read
 from fa4verify.vocabulary import Profile
@@ -51,14 +51,7 @@ def keep(run: Run, path: Path) -> int:
     if unfit or run.notes:
         raise RunFileError(f"{path}: not written: {', '.join((*unfit, *run.notes))}: such a run is no baseline")
     content = packed(lean(run))
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(content)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise RunFileError(f"{path}: cannot write: {error.strerror or error}") from error
+    write(path, content)
     return len(content)
 
 

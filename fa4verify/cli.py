@@ -22,6 +22,7 @@ from cyclopts import App, CycloptsError, Parameter
 from fa4verify import __version__
 from fa4verify.admission.command import admit, choose_tables, record_device
 from fa4verify.exp2.command import app as exp2
+from fa4verify.parameters import COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ def run(
     kernel: str | None = None,
     select: str | None = None,
     out: Path = Path(),
-    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    workers: Annotated[int | None, COUNT] = None,
     html: Path | None = None,
     baseline: Path | None = None,
     full: bool = False,
@@ -253,7 +254,7 @@ def races(
     /,
     *,
     suite: str | None = None,
-    schedules: Annotated[int, Parameter(validator=lambda _, value: _at_least_one(value))] = 8,
+    schedules: Annotated[int, COUNT] = 8,
     seed: int = 0,
     delete: bool = False,
     matching: str = "",
@@ -293,7 +294,7 @@ def audit(
     arch: list[str] | None = None,
     config: list[str] | None = None,
     all_: Annotated[bool, Parameter(name="--all")] = False,
-    workers: Annotated[int | None, Parameter(validator=lambda _, value: _at_least_one(value))] = None,
+    workers: Annotated[int | None, COUNT] = None,
     fresh: bool = False,
     json: bool = False,
     write_contract: bool = False,
@@ -444,11 +445,6 @@ def _mistakes() -> tuple[type[Exception], ...]:
 def _tell(message: str, code: int) -> int:
     print(f"fa4verify: {message}", file=sys.stderr)
     return code
-
-
-def _at_least_one(value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError("must be at least 1")
 
 
 def _sweep(suite: Suite, header: RunHeader, out: Path, workers: int | None, setup: Setup, *, quiet: bool) -> Path:

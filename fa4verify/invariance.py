@@ -26,6 +26,7 @@ import msgspec
 import torch
 
 from fa4verify import gpus, kernels
+from fa4verify.judgement.repetition import constant
 from fa4verify.outcome import writable, write
 from fa4verify.plan import BadRequest
 
@@ -97,7 +98,7 @@ def examine_all(name: str, wanted: str, *, matching: str = "", file: Path | None
                 print(_line(problem, here), flush=True)
         finally:  # also when somebody ends it
             if file is not None:
-                write(file, msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
+                write(file, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     outcomes = {finding.outcome for finding in found}
     return 1 if outcomes & {"differs", "crashed"} else 3 if outcomes != {"equal"} else 0
 
@@ -163,7 +164,7 @@ def _meaningless(problem: Problem, alone: dict[str, torch.Tensor]) -> Iterator[F
             yield Finding("alone", problem, tensor, "refused", "not returned: nothing to compare")
         elif not bool(x.isfinite().all()):
             yield Finding("alone", problem, tensor, "differs", "NaN or infinity, of inputs that are finite")
-        elif bool((x == x.flatten()[0]).all()):
+        elif constant(x):
             yield Finding("alone", problem, tensor, "differs", f"{float(x.flatten()[0])} everywhere, of random inputs")
 
 

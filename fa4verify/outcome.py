@@ -84,16 +84,17 @@ def draw(summary: Summary, html: Path | None, folder: Path | None, sections: Seq
         write(html, page.render(summary, sections=sections, drawn=drawn))
 
 
-def write(file: Path, text: str) -> None:
+def write(file: Path, content: str | bytes) -> None:
     """Write a file and the folders above it, whole or not at all; RunFileError in one line where it is impossible."""
     writable(file)
+    data = content.encode() if isinstance(content, str) else content
     try:
         if file.exists() and not file.is_file():  # a pipe, /dev/stdout
-            file.write_text(text, encoding="utf-8")
+            file.write_bytes(data)
             return
         beside = _beside(file)
         try:
-            beside.write_text(text, encoding="utf-8")
+            beside.write_bytes(data)
             beside.replace(file.resolve())
         finally:
             beside.unlink(missing_ok=True)

@@ -156,4 +156,4 @@ def _write(file: Path, case: Case, outcomes: Iterable[Outcome], deleted: Iterabl
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "deletions": [asdict(deletion) for deletion in deleted],
     }
-    write(file, msgspec.json.format(msgspec.json.encode(told)).decode())
+    write(file, msgspec.json.format(msgspec.json.encode(told)))

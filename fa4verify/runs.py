@@ -71,10 +71,14 @@ class RunHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
         return words + [word for name, value in given if value for word in (name, value)]
 
     @property
+    def gpu(self) -> str | None:
+        """The GPU that `device` names, in the words of the fingerprint."""
+        return self.fingerprint.get(f"gpu {(self.device or '').partition(':')[2]}")
+
+    @property
     def place(self) -> str:
         """What it ran on: the GPU, if it had one, and the processor."""
-        gpu = self.fingerprint.get(f"gpu {(self.device or '').partition(':')[2]}")
-        return ", ".join(filter(None, (gpu, self.fingerprint.get("cpu") or self.machine or "an unknown machine")))
+        return ", ".join(filter(None, (self.gpu, self.fingerprint.get("cpu") or self.machine or "an unknown machine")))
 
 
 class _Mark(msgspec.Struct, tag_field="file", tag="fa4verify-run"):

@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import CycloptsError, Parameter
 
+from fa4verify.parameters import COUNT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def _at_least_one(_: object, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError("must be at least 1")
-
-
-Threads = Annotated[int | None, Parameter(validator=_at_least_one)]
 
 
 def choose_tables(folder: Path | None) -> None:
@@ -40,7 +34,7 @@ def admit(
     *functions: str,
     device: str = "cuda:0",
     tables: Path | None = None,
-    threads: Threads = None,
+    threads: Annotated[int | None, COUNT] = None,
     json: Path | None = None,
     claimed: Annotated[str | None, Parameter(show=False)] = None,
 ) -> int:
@@ -72,7 +66,7 @@ def admit(
         return compare(place, names=functions, threads=threads or default_workers(), tables=tables, json_file=json)
 
 
-def record_device(folder: Path, /, *, device: str = "cuda:0", threads: Threads = None) -> int:
+def record_device(folder: Path, /, *, device: str = "cuda:0", threads: Annotated[int | None, COUNT] = None) -> int:
     """Read a GPU's special-function tables off its answers and prove them on all 2^32 inputs.
 
     Parameters

@@ -50,20 +50,19 @@ def exhaust(name: str, answers: Answers, *, threads: int, blocks: Iterable[int] 
     start = time.perf_counter()
     chosen = list(blocks)
 
-    def compare(block: int) -> tuple[floor.Difference, int]:
+    def compare(block: int) -> floor.Difference:
         given = answers(name, block * BLOCK, BLOCK)
         if given.dtype != np.uint32 or given.shape != (BLOCK,):
             raise ValueError(f"{name}: {given.dtype} {given.shape} for {BLOCK} inputs, expected one uint32 each")
-        return floor.compare(name, block * BLOCK, given), given.size
+        return floor.compare(name, block * BLOCK, given)
 
     with ThreadPoolExecutor(threads) as pool:
-        compared = list(pool.map(compare, chosen))
-    found = [difference for difference, _ in compared]
+        found = list(pool.map(compare, chosen))
     unlike = [difference.first for difference in found if difference.first is not None]
     words = tuple(f"{value:08x}" for value in unlike[0]) if unlike else None
     return Agreement(
         function=name,
-        inputs=sum(count for _, count in compared),
+        inputs=len(found) * BLOCK,
         unlike=sum(difference.unlike for difference in found),
         first=None if words is None else (words[0], words[1], words[2]),
         seconds=round(time.perf_counter() - start, 3),

@@ -149,10 +149,11 @@ def _says_less(tensor: torch.Tensor, twin: torch.Tensor) -> bool:
     """Return whether it holds more NaN and infinity than the twin's, or one number where the twin's does not."""
     if int((~tensor.isfinite()).sum()) > int((~twin.isfinite()).sum()):
         return True
-    return _constant(tensor) and not _constant(twin)
+    return constant(tensor) and not constant(twin)
 
 
-def _constant(tensor: torch.Tensor) -> bool:
+def constant(tensor: torch.Tensor) -> bool:
+    """Return whether it is one number everywhere; NaN is none."""
     return bool((tensor == tensor.reshape(-1)[:1]).all())
 
 

@@ -13,6 +13,7 @@ way to the host waits for what the device has queued (with them an H200 took 3 m
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ from fa4verify.vocabulary import Case, Inputs, Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    import torch
 
 _FLASH_ATTENTION = ("causal", "window_size", "softcap", "learnable_sink", "softmax_scale")
 _DESCALES = ("q_descale", "k_descale", "v_descale")
@@ -76,9 +80,8 @@ def place(case: Case, inputs: Inputs, device: str | None) -> Inputs:
 def run_placed(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output:
     """Run as `run` does on inputs that `place` gave; the output's tensors stay where the kernel left them."""
     given = Inputs({name: tensor.clone() for name, tensor in inputs.tensors.items()})
-    with settings_restored():
+    with settings_restored(), _finished(given):
         output = _call(kernel(case.kernel), case, given, case.seed if seed is None else seed)
-        _wait(given)
     for name, tensor in inputs.tensors.items():
         if not same_bits(tensor, given.tensors[name]):
             raise ContractViolation(f"{case.kernel} wrote to its input {name}, expected it unchanged")
@@ -87,19 +90,26 @@ def run_placed(case: Case, inputs: Inputs, *, seed: int | None = None) -> Output
     return replace(output, provenance={**output.provenance, **facts}) if facts else output
 
 
-def _wait(inputs: Inputs) -> None:
-    """Wait for all streams of the inputs' device: a kernel may have used one of its own, and whoever looks does not."""
+def _device(inputs: Inputs) -> torch.device | None:
+    """Return the GPU that the inputs are on; None for a CPU."""
     device = next(iter(inputs.tensors.values())).device
-    if device.type == "cuda":
-        import torch
+    return None if device.type == "cpu" else device
 
-        torch.cuda.synchronize(device)
+
+def _finished(inputs: Inputs) -> AbstractContextManager[None]:
+    """Wait for all streams of the inputs' GPU at the end: a kernel may use its own, and whoever looks may not."""
+    device = _device(inputs)
+    if device is None:
+        return nullcontext()
+    from fa4verify.kernels.gpu.device import finished
+
+    return finished(device)
 
 
 def _facts(inputs: Inputs) -> dict[str, str]:
     """Return what a Record says of the device that the inputs are on; nothing of a CPU."""
-    device = next(iter(inputs.tensors.values())).device
-    if device.type == "cpu":
+    device = _device(inputs)
+    if device is None:
         return {}
     from fa4verify.kernels.gpu.device import facts
 

@@ -39,6 +39,25 @@ def larger(a, b):
 
 
 @triton.jit
+def loaded(X, at, x, width: tl.constexpr, whole: tl.constexpr):
+    """Return X[at, x], rows of `width` numbers; unless x is known to lie inside as a whole, 0 where it does not."""
+    if whole:
+        return tl.load(X + at * width + x)
+    return tl.load(X + at * width + x, mask=x < width, other=0.0)
+
+
+@triton.jit
+def product(A, of_a, B, of_b, end, x, width: tl.constexpr, BK: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    """Return rows `of_a` of A times rows `of_b` of B, transposed, over their first `end` numbers."""
+    s = tl.zeros([M, N], tl.float64)
+    for y in range(0, end, BK):
+        a = loaded(A, of_a[:, None], (y + x)[None, :], width, width % BK == 0)
+        b = loaded(B, of_b[None, :], (y + x)[:, None], width, width % BK == 0)
+        s = tl.dot(a, b, s, out_dtype=tl.float64)
+    return s
+
+
+@triton.jit
 def exponential(x):
     """Return e^x for x < 700, 0 below -708: 2^k times a polynomial of degree 11 in x - k log 2.
 
@@ -89,10 +108,7 @@ def forward(
     Q += h * seqlen_q * D
     K += h // group * seqlen_k * D
     V += h // group * seqlen_k * DV
-    if BD == D:
-        q = tl.load(Q + r[:, None] * D + d[None, :])
-    else:
-        q = tl.load(Q + r[:, None] * D + d[None, :], mask=d[None, :] < D, other=0.0)
+    q = loaded(Q, r[:, None], d[None, :], D, BD == D)
     low, high = 0, seqlen_k
     if MASKED:
         first, last = tl.load(First + r), tl.load(Last + r)
@@ -109,11 +125,7 @@ def forward(
         at = j + c
         if MASKED:
             at = tl.minimum(at, seqlen_k - 1)
-        if BD == D:
-            k = tl.load(K + at[None, :] * D + d[:, None])
-        else:
-            k = tl.load(K + at[None, :] * D + d[:, None], mask=d[:, None] < D, other=0.0)
-        s = tl.dot(q, k)
+        s = tl.dot(q, loaded(K, at[None, :], d[:, None], D, BD == D))
         if CAPPED:
             s = capped(s, Cap)
         if MASKED:  # noqa: SIM102 - the first is known when compiled
@@ -138,12 +150,8 @@ def forward(
         a0, a1 = j + even, j + even + 1
         if MASKED:
             a0, a1 = tl.minimum(a0, seqlen_k - 1), tl.minimum(a1, seqlen_k - 1)
-        if BDV == DV:
-            v0 = tl.load(V + a0[:, None] * DV + dv[None, :])
-            v1 = tl.load(V + a1[:, None] * DV + dv[None, :])
-        else:
-            v0 = tl.load(V + a0[:, None] * DV + dv[None, :], mask=dv[None, :] < DV, other=0.0)
-            v1 = tl.load(V + a1[:, None] * DV + dv[None, :], mask=dv[None, :] < DV, other=0.0)
+        v0 = loaded(V, a0[:, None], dv[None, :], DV, BDV == DV)
+        v1 = loaded(V, a1[:, None], dv[None, :], DV, BDV == DV)
         acc = tl.dot(p0, v0, acc, out_dtype=tl.float64)
         acc = tl.dot(p1, v1, acc, out_dtype=tl.float64)
     ok = rows < seqlen_q
@@ -177,24 +185,8 @@ def weights(
         seen = (c[None, :] >= first[:, None]) & (c[None, :] < last[:, None])
         some = tl.max(tl.max(seen.to(tl.int32), 1), 0)
         width, width_v = width * some, width_v * some
-    s = tl.zeros([M, N], tl.float64)
-    for y in range(0, width, BK):
-        if D % BK == 0:
-            q = tl.load(Q + of_rows[:, None] * D + (y + x)[None, :])
-            k = tl.load(K + of_keys[None, :] * D + (y + x)[:, None])
-        else:
-            q = tl.load(Q + of_rows[:, None] * D + (y + x)[None, :], mask=(y + x)[None, :] < D, other=0.0)
-            k = tl.load(K + of_keys[None, :] * D + (y + x)[:, None], mask=(y + x)[:, None] < D, other=0.0)
-        s = tl.dot(q, k, s, out_dtype=tl.float64)
-    dp = tl.zeros([M, N], tl.float64)
-    for y in range(0, width_v, BK):
-        if DV % BK == 0:
-            do = tl.load(DO + of_rows[:, None] * DV + (y + x)[None, :])
-            v = tl.load(V + of_keys[None, :] * DV + (y + x)[:, None])
-        else:
-            do = tl.load(DO + of_rows[:, None] * DV + (y + x)[None, :], mask=(y + x)[None, :] < DV, other=0.0)
-            v = tl.load(V + of_keys[None, :] * DV + (y + x)[:, None], mask=(y + x)[:, None] < DV, other=0.0)
-        dp = tl.dot(do, v, dp, out_dtype=tl.float64)
+    s = product(Q, of_rows, K, of_keys, width, x, D, BK, M, N)
+    dp = product(DO, of_rows, V, of_keys, width_v, x, DV, BK, M, N)
     at = (h * rows + i)[:, None] * keys + j[None, :]
     inside = (i < rows)[:, None] & (j < keys)[None, :]
     if CAPPED:

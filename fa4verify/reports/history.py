@@ -167,7 +167,7 @@ def compare(old: Summary, new: Summary, *, only: Collection[str] | None = None) 
 def _state(summary: Summary, row: Row | None) -> str:
     if row is None:
         return "absent"
-    if row.status == "PASS" or (summary.is_study and row.status == "FAIL"):
+    if row.status == "PASS" or summary.is_point(row):
         return "good"
     return "skipped" if row.status == "SKIPPED" else "failing"
 
@@ -266,7 +266,7 @@ def _solver(header: RunHeader) -> tuple[str, str] | None:
     on_gpu = bool(found) if device is None else device.startswith("cuda")
     if not on_gpu:
         return None
-    model = facts.get(f"gpu {(device or '').partition(':')[2]}", found[0] if found else "")
+    model = header.gpu or (found[0] if found else "")
     return model.partition(", driver ")[0], facts.get("triton", "")
 
 
